@@ -128,7 +128,7 @@ def choose_moment(random_numbers: random.Random, lifetime: float) -> Callable[[f
         limit = random_numbers.uniform(0, lifetime)
         return lambda elapsed, begun: elapsed >= limit
     phase = random_numbers.choice(PHASES[1:])
-    count = random_numbers.randint(1, 2 if phase in ("weights", "record") else 20)
+    count = random_numbers.randint(1, 8 if phase in ("evaluation", "checkpoint") else 1)
     delay, since = random_numbers.uniform(0, DELAY), []
 
     def is_due(elapsed: float, begun: dict[str, int]) -> bool:
@@ -183,7 +183,7 @@ def kill_repeatedly(kills: int, seed: int, base: Path) -> dict[str, Any]:
     status = os.waitpid(run_child(undisturbed, None), 0)[1]
     if status != 0:
         raise SystemExit("the undisturbed run failed")
-    lifetime, expected = 1.5 * (time.monotonic() - began), read_folder(undisturbed)
+    lifetime, expected = 0.6 * (time.monotonic() - began), read_folder(undisturbed)
     random_numbers, board = random.Random(seed), PhaseBoard()
     by_phase = dict.fromkeys(PHASES, 0)
     attempts: list[int] = []  # of each completed study

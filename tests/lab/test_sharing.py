@@ -33,6 +33,8 @@ def train(model, task, budget, seed, state, on_progress=None, **others):
     name = type(model.body.layers[0].attention.position).__name__
     with (base / f"{{scenario}}.log").open("a") as file:
         file.write(json.dumps([name, seed, process]) + chr(10))
+    while scenario == "pair" and len((base / "pair.log").read_text().splitlines()) < 2:
+        time.sleep(0.01)  # for the other process, which skips this run and trains the next
     if scenario == "killed" and process == 0:
         time.sleep(0.5)  # the other process waits for this run by now
         os.kill(os.getpid(), signal.SIGKILL)
@@ -174,6 +176,7 @@ def test_partial_files_of_killed_writers_are_removed(tmp_path):
     ):  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"{path.name}.0123.part").write_text("half")
+        path.with_name(f"{path.name}.4567.part").mkdir()
     outcome = runner.run_study(study, tmp_path)
     assert outcome.completed == [run] and not list(folder.rglob("*.part"))
     runner.checkpoint_path(run, folder).write_text("of a process that was killed after it wrote the record")

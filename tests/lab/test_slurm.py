@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+from types import SimpleNamespace
 
 import pytest
 from small_study import ARMS, build_execute, build_study, load_results
@@ -71,11 +72,11 @@ def test_settings_reach_sbatch_and_an_interrupt_cancels_the_jobs(tmp_path, monke
     def interrupt(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(slurm_executor.time, "sleep", interrupt)
+    monkeypatch.setattr(slurm_executor, "time", SimpleNamespace(sleep=interrupt))
     executor = load_executor("slurm(partition='gpu', minutes=240, gpus=1, cpus=2, memory_gb=16)", 2)
     with pytest.raises(KeyboardInterrupt):
         list(executor.run(runner.execute_run, three_runs().runs(), tmp_path / "out", lambda *_: None))
-    (script,) = (tmp_path / "out" / "slurm").glob("*.sh")
+    script = tmp_path / "out" / "slurm" / "17_submission.sh"
     text = script.read_text()
     for line in (
         "--array=0-1%2", "--partition=gpu", "--time=240", "--gpus-per-node=1", "--cpus-per-task=2", "--mem=16GB",

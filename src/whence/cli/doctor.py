@@ -13,7 +13,10 @@ PURPOSES = {
     "plot": "figures",
     "lab": "tasks, training and studies",
     "hf": "pretrained models",
+    "data": "Hugging Face datasets, Parquet files and tokenizer files",
     "report": "reports with figures",
+    "ray": "runs on a Ray cluster",
+    "slurm": "runs on a Slurm cluster",
 }
 HELP = "Show what is installed, what is missing, and what each extra is for."
 

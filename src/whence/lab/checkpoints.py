@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -159,7 +161,11 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 def _write(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
     with replace_file(path) as part:
-        _safetensors().torch.save_file(_copy_shared(tensors), part, notes)
+        # safetensors writes to a temporary file with a name of its own; in a folder of ours it can be found after a kill
+        with tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".part", dir=path.parent) as folder:
+            written = Path(folder) / path.name
+            _safetensors().torch.save_file(_copy_shared(tensors), written, notes)
+            os.replace(written, part)
 
 
 def _copy_shared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,9 +52,12 @@ def replace_file(path: Path) -> Iterator[Path]:
 
 
 def remove_partial_files(path: Path) -> None:
-    """Delete the temporary files that killed writers of ``path`` left. No other process may be writing it."""
+    """Delete the temporary files and folders that killed writers of ``path`` left. No other process may be writing it."""
     for part in path.parent.glob(f"{glob.escape(path.name)}.*.part"):
-        part.unlink(missing_ok=True)
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
