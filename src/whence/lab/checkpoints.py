@@ -160,12 +160,14 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 def _write(path: Path, tensors: dict[str, Tensor], notes: dict[str, str]) -> None:
-    with replace_file(path) as part:
-        # safetensors writes to a temporary file with a name of its own; in a folder of ours it can be found after a kill
-        with tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".part", dir=path.parent) as folder:
-            written = Path(folder) / path.name
-            _safetensors().torch.save_file(_copy_shared(tensors), written, notes)
-            os.replace(written, part)
+    # safetensors writes to a temporary file with a name of its own; in a folder of ours it can be found after a kill
+    with (
+        replace_file(path) as part,
+        tempfile.TemporaryDirectory(prefix=f"{path.name}.", suffix=".part", dir=path.parent) as folder,
+    ):
+        written = Path(folder) / path.name
+        _safetensors().torch.save_file(_copy_shared(tensors), written, notes)
+        os.replace(written, part)
 
 
 def _copy_shared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
