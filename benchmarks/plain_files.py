@@ -33,7 +33,7 @@ COMMANDS = {
     "multi30k": "--data {folder}/multi30k.tsv --source-column en --target-column de --split-column split --context 40",
     "sst2": "--data {folder}/sst2 --text-column sentence --label-column label --context 32",
 }
-STEPS = {"acceptability": 300, "multi30k": 100, "sst2": 150}
+STEPS = {"acceptability": 150, "multi30k": 100, "sst2": 150}
 
 
 def write_acceptability(data: Path, path: Path, seed: int = 0) -> None:
