@@ -25,9 +25,11 @@ import gpu_figures as gpu
 import simulation_tables
 from whence import records
 from whence.attention.backends import BACKENDS
-from whence.lab.results import collect_findings
+from whence.lab.results import collect_findings, collect_study, load_study
+from whence.lab.study import PERCENT_METRICS
 from whence.position.catalogue import CATALOGUE, SHORT_NAMES
 from whence.probe.findings import findings as probe_findings
+from whence.report.comparison.verdicts import headline
 from whence.report.image_files import write_png
 from whence.report.probe.figures import curves_figure, explanations_figure
 from whence_papers import FOLDER
@@ -157,6 +159,33 @@ def gpu_tables() -> str:
     ]  # fmt: skip
     notes = [gpu.describe_setup(attention, training), gpu.describe_tests(records.read(folder / "gpu_tests.json"))]
     return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
+
+
+def plain_files() -> str:
+    """The comparisons on plain files: each arm beside the baselines, with the verdict."""
+    rows = []
+    for packed in sorted((ROOT / "benchmarks" / "records" / "plain_files").glob("*.zip")):
+        folder = packed.with_suffix("")
+        study = load_study(folder)
+        found = collect_study(study, folder)
+        percent, split = found["metric"] in PERCENT_METRICS, found["split"]
+
+        def show(value: float, percent: bool = percent) -> str:
+            return f"{100 * value:.1f} %" if percent else f"{value:.3g}"
+
+        arms = [arm for arm in found["arms"] if arm["values"].get(split)]
+        values = [f"{arm['name']} {show(statistics.fmean(arm['values'][split].values()))}" for arm in arms]
+        levels = [
+            f"{one['name']} {show(one['splits'][split][found['metric']])}"
+            for one in found["baselines"]
+            if found["metric"] in one["splits"].get(split, {}) and one["kind"] != "ceiling"
+        ]
+        items = ", ".join(f"{count:,} {part}" for part, count in found["data"]["items"].items())
+        data, seeds = Path(study.task_settings["path"]).name, max(len(arm["values"][split]) for arm in arms)
+        rows.append(
+            [f"`{data}` ({items})", found["metric"].replace("mcc", "MCC"), ", ".join(values), ", ".join(levels), str(seeds), headline(found)]
+        )
+    return markdown(["data", "metric", "arms", "baselines", "seeds", "verdict"], rows)
 
 
 def _ratio(row: dict[str, Any] | None, floor: float) -> str:

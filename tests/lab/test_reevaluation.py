@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from whence import WhenceError, records
-from whence.lab import run_keys, runner
+from whence.lab import default_studies, run_keys, runner
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Run, Study
 from whence.lab.tasks import load
@@ -129,3 +129,16 @@ def test_the_inputs_of_a_split_do_not_depend_on_the_other_lengths(task):
 def test_more_text_before_each_block_is_another_evaluation():
     """Longer inputs than 8x start later in the text, so other tokens are scored: the settings say so."""
     assert load("topics", blocks=4, lengths=[16]).settings != load("topics", blocks=4).settings
+
+
+def test_lengths_of_the_command():
+    build, parse = default_studies.build_studies, default_studies.parse_lengths
+    copy, topics = build(lengths=parse("1x,2x, 4x"))
+    assert copy.task_settings["lengths"] == [1, 2, 4] and copy.decision.split == "test"
+    assert topics.decision.split == "4x"  # the usual one, 8x, is not evaluated
+    assert build(lengths=[1])[1].decision.split == "test" and "lengths" not in build()[0].task_settings
+    for wrong in ("", "2y", "0x", "1x,,2x", "-1"):
+        with pytest.raises(WhenceError, match=r"--lengths.*pass 1x"):
+            parse(wrong)
+    with pytest.raises(WhenceError, match=r"--lengths.*2x.*sst2.*leave it out"):
+        build(["sst2"], lengths=[2])

@@ -154,6 +154,10 @@ def compare(
     context: Annotated[
         int | None, typer.Option(help="Tokens of a training input, for --data and tasks on texts.", min=1)
     ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(help="Evaluation lengths, as 1x,2x,16x of the trained length. Trained weights are reused."),
+    ] = None,
     skip_bad_rows: Annotated[
         bool, typer.Option("--skip-bad-rows", help="Leave out rows of --data that cannot be used, and record them.")
     ] = False,
@@ -266,6 +270,7 @@ def compare(
         settings=settings,
         task_settings=task_settings,
         context=context,
+        lengths=None if lengths is None else default_studies.parse_lengths(lengths),
         metric=metric or "",
         margin=margin,
     )

@@ -15,6 +15,7 @@ from whence.lab.data import hub, text_files
 from whence.lab.data.tables import read_table, table_files
 from whence.lab.settings import parse_arm_text, split_settings
 from whence.lab.study import METRICS, Budget, Decision, Study
+from whence.lab.tasks.base import extrapolation_lengths
 from whence.lab.tasks.file_rows import hash_inputs
 from whence.plugins import did_you_mean
 from whence.position.expression import parse_position
@@ -70,6 +71,7 @@ def build_studies(
     settings: Mapping[str, Any] | None = None,
     task_settings: Mapping[str, Mapping[str, Any]] | None = None,
     context: int | None = None,
+    lengths: Sequence[int] | None = None,
     metric: str = "",
     margin: float | None = None,
 ) -> list[Study]:
@@ -83,6 +85,7 @@ def build_studies(
         settings: settings of the model and the budget for all arms, by name, instead of the defaults of the task.
         task_settings: settings of a task instead of its defaults, by the task's name.
         context: tokens of an input, for the tasks that have this setting.
+        lengths: lengths of the evaluation as multiples of the trained length, for the tasks that have several.
         metric: the metric that decides; empty for the task's own.
         margin: arms that differ by less are equivalent.
 
@@ -101,7 +104,7 @@ def build_studies(
     if metric not in ("", *METRICS):
         remedy = did_you_mean(metric, METRICS, "choose one of them")
         raise usage_error("--metric", repr(metric), f"the metrics are {', '.join(METRICS)}", remedy)
-    own_settings = _add_context(tasks, task_settings or {}, context)
+    own_settings = _add_lengths(tasks, _add_context(tasks, task_settings or {}, context), lengths)
     decision = Decision(
         baseline=chosen, metric=metric, margin=margin, looks=looks if len(looks) > 1 else (),
         comparisons=None if len(tasks) == 1 else len(tasks) * max(1, len(chosen_arms) - 1),
@@ -129,6 +132,37 @@ def _add_context(
     for task in having:
         added[task] = {**(added.get(task) or TASK_DEFAULTS.get(task, {}).get("settings", {})), "context": context}
     return added
+
+
+def _add_lengths(
+    tasks: Sequence[str], task_settings: Mapping[str, Mapping[str, Any]], lengths: Sequence[int] | None
+) -> dict[str, Mapping[str, Any]]:
+    """The settings of tasks, with the evaluation lengths for those that have several."""
+    added = dict(task_settings)
+    if lengths is None:
+        return added
+    having = [task for task in tasks if "lengths" in lab_tasks.find_task_class(task).evaluation_settings]
+    if not having:
+        got = ",".join(f"{length}x" for length in lengths)
+        rule = f"{' and '.join(tasks)} has no evaluation beyond the trained length"
+        raise usage_error("--lengths", got, rule, "leave it out, or choose a task such as topics")
+    for task in having:
+        usual = TASK_DEFAULTS.get(task, {}).get("settings", {})
+        added[task] = {**added.get(task, usual), "lengths": sorted({1, *lengths})}
+    return added
+
+
+def parse_lengths(text: str) -> list[int]:
+    """
+    >>> parse_lengths("1x,2x,16x")
+    [1, 2, 16]
+    """
+    parts = [part.strip().removesuffix("x") for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise usage_error(
+            "--lengths", repr(text), "it lists multiples of the trained length", "pass 1x,2x,4x, for example"
+        )
+    return [int(part) for part in parts]
 
 
 def choose_looks(seeds: int | None, until: str | None) -> tuple[int, ...]:
@@ -237,6 +271,9 @@ def _build_study(
     budget = complete_budget(chosen, {"steps": 300, "batch_size": 16, "lr": 1e-3} | defaults.get("budget", {}))
     arms = tuple(replace(arm, budget=complete_budget(arm.budget, {})) for arm in arms)
     name = str(settings.get("path", task)) if task in lab_tasks.FILE_TASKS else task
+    split = defaults.get("split") or _first_split(task, settings)
+    if "lengths" in settings and split not in (chosen_splits := extrapolation_lengths(1, settings["lengths"])):
+        split = [*chosen_splits][-1]  # the longest
     return Study(
         name=f"compare-{_file_name(name)}",
         question=defaults.get("question", f"Which position does best on {Path(name).name}?"),
@@ -246,7 +283,7 @@ def _build_study(
         arms=arms,
         seeds=seeds,
         budget=Budget(**budget),
-        decision=replace(decision, split=defaults.get("split") or _first_split(task, settings)),
+        decision=replace(decision, split=split),
     )
 
 
