@@ -183,7 +183,14 @@ def plain_files() -> str:
         items = ", ".join(f"{count:,} {part}" for part, count in found["data"]["items"].items())
         data, seeds = Path(study.task_settings["path"]).name, max(len(arm["values"][split]) for arm in arms)
         rows.append(
-            [f"`{data}` ({items})", found["metric"].replace("mcc", "MCC"), ", ".join(values), ", ".join(levels), str(seeds), headline(found)]
+            [
+                f"`{data}` ({items})",
+                found["metric"].replace("mcc", "MCC"),
+                ", ".join(values),
+                ", ".join(levels),
+                str(seeds),
+                headline(found),
+            ]
         )
     return markdown(["data", "metric", "arms", "baselines", "seeds", "verdict"], rows)
 
