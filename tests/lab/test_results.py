@@ -56,7 +56,7 @@ def test_every_value_is_a_records(folder, findings):
 def test_studies_of_one_report_are_one_family_unless_a_spec_says_otherwise(folder, tmp_path):
     assert results.collect_findings([folder], "", "")["studies"][0]["comparison"]["m"] == 1
     both = results.collect_findings([folder, folder], "", "")["studies"]
-    assert [(one["comparison"]["m"], one["comparison"]["alpha"]) for one in both] == [(2, 0.05)] * 2
+    assert [(one["comparison"]["m"], one["comparison"]["alpha"]) for one in both] == [(2, 0.1)] * 2
     stated = dataclasses.replace(STUDY, decision=dataclasses.replace(STUDY.decision, comparisons=5))
     assert results.widen_family(stated, 2) is stated
     found = results.collect_study(STUDY, folder, comparisons=1000)  # too small a share of alpha

@@ -69,7 +69,7 @@ def test_the_best_evaluation_is_saved_for_either_direction(values, higher, step,
 
 
 def test_without_patience_nothing_is_chosen():
-    task = SimpleNamespace(higher_is_better=True, validation=None, splits=lambda: {"test": 1, "2x": 2})
+    task = SimpleNamespace(higher_is_better=True, validation=None, training_splits=lambda: ["test", "2x"])
     choice = EarlyStopping(task, Budget(steps=4), rows := evaluations([0.5, 0.1, 0.1]), None)
     choice.update(torch.nn.Linear(1, 1))
     assert not choice.should_stop and choice.best == {} and choice.splits == ["test", "2x"] and len(rows) == 3
