@@ -87,7 +87,9 @@ def look_rows(record: Row) -> Table:
     for row in select(record, "looks"):
         spread = {"half": "half of the arms wide", "baseline": "baseline wide"}.get(row.get("spread", ""), "")
         terms = [
-            f"{row['worse']} arm{'s' if row['worse'] > 1 else ''} worse by d = {row['d']:g}" if row.get("worse") else "",
+            f"{row['worse']} arm{'s' if row['worse'] > 1 else ''} worse by d = {row['d']:g}"
+            if row.get("worse")
+            else "",
             "t(3)" if row.get("tails") == "t3" else "",
             spread + (", all that varies" if row.get("proportional") else ""),
         ]
