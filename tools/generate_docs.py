@@ -221,6 +221,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
     }  # fmt: skip
     return {
         "statistics.md": {name: lambda rows=rows: markdown(*rows(simulation)) for name, rows in simulated.items()},
+        "comparing.md": {"plain-files": plain_files},
         "mechanisms.md": {"mechanisms": mechanisms, "short-names": short_names},
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,

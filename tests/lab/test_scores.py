@@ -1,9 +1,11 @@
 """All metrics from the counts in records, and whether an arm beats a constant answer."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from whence import WhenceError
+from whence import WhenceError, records
 from whence.lab import runner
 from whence.lab.arms import parse_arm
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
@@ -41,6 +43,26 @@ def test_scores_by_their_definitions():
     truth, guess = truth - truth.mean(0), guess - guess.mean(0)
     expected = (truth * guess).sum() / ((truth**2).sum() * (guess**2).sum()).sqrt()
     assert scores["mcc"] == pytest.approx(float(expected), rel=1e-5)
+
+
+PLAIN_FILES = sorted((Path(__file__).parents[2] / "benchmarks" / "records" / "plain_files").glob("*.zip"))
+
+
+@pytest.mark.parametrize("packed", PLAIN_FILES, ids=lambda path: path.stem)
+def test_scores_of_committed_runs_are_those_of_scikit_learn(packed):
+    metrics = pytest.importorskip("sklearn.metrics")
+    store = records.RecordFolder(packed)
+    rows = [store.read(name)["result"]["evaluations"][-1]["splits"]["test"] for name in store.names() if "seed" in name]
+    assert rows
+    for row in (row for row in rows if "confusion" in row):
+        cells = [(true, guess, n) for true, own in enumerate(row["confusion"]) for guess, n in enumerate(own)]
+        truth, guess, weights = zip(*cells, strict=True)
+        assert sum(weights) == row["num_targets"]
+        assert compute_metric("accuracy", row) == pytest.approx(
+            metrics.accuracy_score(truth, guess, sample_weight=weights)
+        )
+        mcc = metrics.matthews_corrcoef(truth, guess, sample_weight=weights)
+        assert compute_metric("mcc", row) == pytest.approx(mcc)
 
 
 @pytest.mark.parametrize(
