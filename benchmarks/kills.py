@@ -37,8 +37,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("setup", "training", "evaluation", "checkpoint", "weights", "record")
 #: seconds between two checkpoints of a run
 SAVE_EVERY = 0.02
-#: seconds between the beginning of a phase and a kill, at most
-DELAY = 0.01
+#: seconds between the beginning of a phase and a kill, at most: about as long as the phase takes
+DELAYS = {"training": 0.1, "evaluation": 0.01, "checkpoint": 0.01, "weights": 0.002, "record": 0.002}
 #: values of a record that depend on the time of day
 TIMES = ("started", "wall_seconds")
 STUDY = Study(
@@ -127,9 +127,9 @@ def choose_moment(random_numbers: random.Random, lifetime: float) -> Callable[[f
     if random_numbers.random() < 0.5:
         limit = random_numbers.uniform(0, lifetime)
         return lambda elapsed, begun: elapsed >= limit
-    phase = random_numbers.choice(PHASES[1:])
+    phase = random_numbers.choice(list(DELAYS))
     count = random_numbers.randint(1, 8 if phase in ("evaluation", "checkpoint") else 1)
-    delay, since = random_numbers.uniform(0, DELAY), []
+    delay, since = random_numbers.uniform(0, DELAYS[phase]), []
 
     def is_due(elapsed: float, begun: dict[str, int]) -> bool:
         if begun[phase] >= count:
