@@ -24,15 +24,24 @@ from whence.position.expression import parse_position
 DEFAULT_LOOKS = (3, 5, 8, 12)
 DEFAULT_POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
 
-DEFAULT_TASKS = ("copy", "topics")
+DEFAULT_TASKS = ("copy", "recall")
 
-#: question, model, budget and deciding split of tasks, so that a comparison takes minutes on two cores
+#: question, model, budget, deciding split and baseline of tasks, so that a comparison takes minutes on two cores
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "copy": {
         "question": "Does it copy a string? Symbols repeat, so only their positions tell which one comes next.",
-        "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
-        "budget": {"steps": 300, "batch_size": 32, "lr": 3e-3, "evaluate_every": 150},
+        "model": {"embed_dim": 32, "heads": 4, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
+        "budget": {"steps": 200, "batch_size": 16, "lr": 3e-3, "evaluate_every": 100},
         "settings": {"string": 8, "symbols": 8, "items": 128},
+    },
+    "recall": {
+        "question": "Does it recall the latest of several marked symbols in inputs 8 times as long as in training? "
+        "Only position tells which mark is the latest.",
+        "model": {"embed_dim": 32, "heads": 4, "layers": 1, "ffn_dim": 64, "dropout": 0.0},
+        "budget": {"steps": 200, "batch_size": 32, "lr": 3e-3, "evaluate_every": 100},
+        "settings": {"tokens": 32, "symbols": 8, "interval": 4, "items": 64},
+        "split": "8x",
+        "baseline": "rotary",
     },
     "sources": {
         "question": "Does it recognise where a piece of text comes from?",
@@ -42,10 +51,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "topics": {
         "question": "Does it predict the next byte of prose in texts 8 times as long as in training?",
-        "model": {"embed_dim": 32, "heads": 2, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
+        "model": {"embed_dim": 32, "heads": 4, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
         "budget": {"steps": 250, "batch_size": 16, "lr": 3e-3, "evaluate_every": 125},
-        "settings": {"context": 64, "blocks": 32},
+        "settings": {"context": 32, "blocks": 64},
         "split": "8x",
+        "baseline": "rotary",
     },
     "retrieval": {
         "question": "Does it retrieve the value of a key, also from longer lists than in training?",
@@ -81,7 +91,7 @@ def build_studies(
         tasks: names of tasks.
         arms: positions, each with settings after semicolons if they differ from those of the other arms; or arms.
         looks: numbers of seeds after which the records are judged; the last one is the number of seeds.
-        baseline: the arm that the others are compared with; by default the first.
+        baseline: the arm that the others are compared with; by default the task's own if it is among them, else the first.
         settings: settings of the model and the budget for all arms, by name, instead of the defaults of the task.
         task_settings: settings of a task instead of its defaults, by the task's name.
         context: tokens of an input, for the tasks that have this setting.
@@ -90,23 +100,22 @@ def build_studies(
         margin: arms that differ by less are equivalent.
 
     >>> [study.name for study in build_studies()]
-    ['compare-copy', 'compare-topics']
+    ['compare-copy', 'compare-recall']
     """
     chosen_arms = tuple(parse_arm_text(arm) if isinstance(arm, str) else arm for arm in arms)
     _require_different("position", [(_describe_arm(arm), arm.name) for arm in chosen_arms])
     _require_different("position", [(arm.name, arm.name) for arm in chosen_arms])
     _require_different("task", [(task, task) for task in tasks])
     names = [arm.name for arm in chosen_arms]
-    chosen = baseline or names[0]
-    if chosen not in names:
-        remedy = did_you_mean(chosen, names, "name one of them, or add --position")
-        raise usage_error("--baseline", repr(chosen), f"the positions are {', '.join(names)}", remedy)
+    if baseline is not None and baseline not in names:
+        remedy = did_you_mean(baseline, names, "name one of them, or add --position")
+        raise usage_error("--baseline", repr(baseline), f"the positions are {', '.join(names)}", remedy)
     if metric not in ("", *METRICS):
         remedy = did_you_mean(metric, METRICS, "choose one of them")
         raise usage_error("--metric", repr(metric), f"the metrics are {', '.join(METRICS)}", remedy)
     own_settings = _add_lengths(tasks, _add_context(tasks, task_settings or {}, context), lengths)
     decision = Decision(
-        baseline=chosen, metric=metric, margin=margin, looks=looks if len(looks) > 1 else (),
+        baseline=baseline or "", metric=metric, margin=margin, looks=looks if len(looks) > 1 else (),
         comparisons=None if len(tasks) == 1 else len(tasks) * max(1, len(chosen_arms) - 1),
     )  # fmt: skip
     seeds = tuple(range(looks[-1]))
@@ -274,6 +283,7 @@ def _build_study(
     split = defaults.get("split") or _first_split(task, settings)
     if "lengths" in settings and split not in (chosen_splits := extrapolation_lengths(1, settings["lengths"])):
         split = [*chosen_splits][-1]  # the longest
+    own_baseline = defaults.get("baseline") if defaults.get("baseline") in [arm.name for arm in arms] else arms[0].name
     return Study(
         name=f"compare-{_file_name(name)}",
         question=defaults.get("question", f"Which position does best on {Path(name).name}?"),
@@ -283,7 +293,11 @@ def _build_study(
         arms=arms,
         seeds=seeds,
         budget=Budget(**budget),
-        decision=replace(decision, split=split),
+        decision=replace(
+            decision,
+            split=split,
+            baseline=decision.baseline or own_baseline,
+        ),
     )
 
 

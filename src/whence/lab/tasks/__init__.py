@@ -14,7 +14,7 @@ from whence.errors import usage_error
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, Task, select_row
 from whence.lab.tasks.classification import Sources, Sst2
 from whence.lab.tasks.files import FILE_TASKS
-from whence.lab.tasks.generated import Copying, Retrieval
+from whence.lab.tasks.generated import Copying, Recall, Retrieval
 from whence.lab.tasks.language_modelling import Books, Topics, WikiText2, WikiText103
 from whence.plugins import TASKS as GROUP
 from whence.plugins import (
@@ -46,6 +46,7 @@ class TaskInfo:
 TASKS: dict[str, TaskInfo] = {
     "retrieval": TaskInfo(Retrieval, True, "retrieve the value of a key"),
     "copy": TaskInfo(Copying, True, "copy a random string"),
+    "recall": TaskInfo(Recall, True, "recall the latest marked symbol"),
     "topics": TaskInfo(Topics, True, "language modelling on Python's help topics"),
     "sources": TaskInfo(Sources, True, "classify snippets as prose, code or docstrings"),
     "wikitext2": TaskInfo(WikiText2, False, "language modelling on two million words of Wikipedia"),

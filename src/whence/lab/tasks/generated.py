@@ -1,4 +1,4 @@
-"""Synthetic tasks: retrieval of the value of a key, and copying."""
+"""Synthetic tasks: retrieval of the value of a key, copying, and recall of the latest marked symbol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from whence.lab.tasks.baselines import answer_baselines
 
 
 class GeneratedTask(Task):
-    """A task that generates its inputs. ``amount`` counts the items of an input: pairs, or symbols.
+    """A task that generates its inputs. ``amount`` counts the items of an input: pairs, symbols or tokens.
 
     Evaluations go up to ``longest`` times the trained amount, or have ``lengths`` times that amount.
     """
@@ -223,3 +223,62 @@ def _share_of_successors(batch: Batch) -> Tensor:
     follows[:, 1:, 1:] = string[:, :-1, None] == string[:, None, :-1]
     right = follows & (string[:, :, None] == string[:, None, :])
     return (right.sum(2) / follows.sum(2)).flatten()
+
+
+class Recall(GeneratedTask):
+    """Recall: some symbols are marked; at every other token the target is the latest marked symbol.
+
+        B' a c D' a b b      targets:  - B B - D D D
+
+    Content finds the marked symbols, and position finds the latest of them: without it the answer is a guess among those
+    seen so far. The distance to the latest mark does not depend on the length of the input, but in longer inputs the earlier
+    marks are farther away than any in training, and they must stay ignored. Symbols are the tokens below ``symbols``, marked
+    symbols the tokens after them. One token in ``interval`` is marked on average, and always the first. Only the last
+    ``tokens`` tokens of an input are scored, so every length has the same number of targets.
+    """
+
+    name = "recall"
+
+    def __init__(
+        self, tokens: int = 32, symbols: int = 8, interval: int = 4, items: int = 256, seed: int = 0
+    ) -> None:
+        require_at_least(self.name, "tokens", tokens, 2)
+        require_at_least(self.name, "symbols", symbols, 2)
+        require_at_least(self.name, "interval", interval, 2)
+        require_at_least(self.name, "items", items, 1)
+        self.symbols, self.interval = symbols, interval
+        self.vocab_size = 2 * symbols
+        settings = {"tokens": tokens, "symbols": symbols, "interval": interval, "items": items, "seed": seed}
+        super().__init__(tokens, items, seed, settings)
+
+    def length(self, amount: int) -> int:
+        return amount
+
+    def draw(self, rows: int, amount: int, generator: torch.Generator) -> Batch:
+        symbols = torch.randint(self.symbols, (rows, amount), generator=generator)
+        marked = torch.randint(self.interval, (rows, amount), generator=generator) == 0
+        marked[:, 0], marked[:, -1] = True, False  # there is always an answer, and a token that asks for it
+        latest = torch.arange(amount).where(marked, 0).cummax(1).values  # [B, T], the index of the latest mark
+        targets = symbols.gather(1, latest).masked_fill(marked, IGNORE_INDEX)
+        targets[:, : amount - self.amount] = IGNORE_INDEX
+        return Batch(symbols + self.symbols * marked, targets)
+
+    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
+        return [f"s{token}" if token < self.symbols else f"[s{token - self.symbols}]" for token in to_ints(tokens)]
+
+    def baselines(self) -> dict[str, Any]:
+        shown = {
+            split: torch.cat([_share_of_marks(batch, self.symbols) for batch in self.evaluation(split)])
+            for split in self.splits()
+        }
+        rule = "One of the marked symbols so far, drawn at random: content without position."
+        return answer_baselines(self.symbols, self.splits(), {"a marked symbol": (shown, rule)})
+
+
+def _share_of_marks(batch: Batch, symbols: int) -> Tensor:
+    """For each target, its share among the marked symbols up to there; [targets]."""
+    marks = batch.tokens[:, :, None] == symbols + torch.arange(symbols)  # [B, T, symbols]
+    counts = marks.cumsum(1)
+    scored = batch.targets != IGNORE_INDEX
+    right = counts.gather(2, batch.targets.clamp(min=0)[:, :, None])[:, :, 0]
+    return (right / counts.sum(2))[scored].double()
