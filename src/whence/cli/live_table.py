@@ -6,7 +6,6 @@ finished run and one for each look.
 
 from __future__ import annotations
 
-import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -81,31 +80,25 @@ class ArmTable:
         return f"{study.name}: {decided} of {count} comparisons decided with {seeds} seeds"
 
     def render(self) -> Any:
-        """A rich table of all arms."""
+        """A rich table of all arms: seeds, mean, interval of the mean, and state."""
         from rich.table import Table
 
-        from whence.lab.study import PERCENT_METRICS
-
-        table = Table(title=self._title(), title_justify="left", expand=False)
-        for name, justify in (
-            ("task", "left"),
-            ("arm", "left"),
-            ("seeds", "right"),
-            ("mean", "right"),
-            ("state", "left"),
-        ):
-            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        table = Table(title=self._title(), title_justify="left", title_style="bold", expand=False)
+        table.add_column("task", no_wrap=True)
+        table.add_column("arm", overflow="ellipsis", no_wrap=True)
+        for name in ("seeds", "mean", "95 % interval"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("state", overflow="ellipsis", no_wrap=True)
         for study in self.studies:
+            name = study.name.removeprefix("compare-")
+            labels = [name, f"on {study.decision.split}"]
             for index, arm in enumerate(study.arms):
                 values = list(self.values.get((study.name, arm.name), {}).values())
-                percent = study.decision.metric in PERCENT_METRICS or all(0 <= value <= 1 for value in values)
-                mean = statistics.fmean(values) * (100 if percent else 1) if values else None
+                mean, interval = describe_values(values, study.decision.metric)
+                label = labels[index] if index < len(labels) else ""
+                end = index + 1 == len(study.arms)
                 table.add_row(
-                    study.name if index == 0 else "",
-                    arm.name,
-                    str(len(values)),
-                    "" if mean is None else f"{mean:.2f}{' %' if percent else ''}",
-                    self._state(study, arm.name),
+                    label, arm.name, str(len(values)), mean, interval, self._state(study, arm.name), end_section=end
                 )
         return table
 
@@ -126,6 +119,26 @@ class ArmTable:
         if arm == study.decision.baseline:
             return "baseline"
         return self.verdicts.get((study.name, arm), "")
+
+
+def describe_values(values: list[float], metric: str) -> tuple[str, str]:
+    """The mean and its 95 % interval as texts. Accuracies are in percent; a metric without a name is one if it fits.
+
+    >>> describe_values([0.5, 0.52, 0.54], "accuracy"), describe_values([12.0], "perplexity"), describe_values([], "")
+    (('52.0 %', '47.0 to 57.0'), ('12.0', ''), ('', ''))
+    """
+    from whence.lab.study import PERCENT_METRICS
+    from whence.statistics import summary
+
+    if not values:
+        return "", ""
+    percent = metric in PERCENT_METRICS or (not metric and all(0 <= value <= 1 for value in values))
+    found = summary([(100 if percent else 1) * value for value in values])
+    interval = found.interval
+    return (
+        f"{found.mean:.1f}{' %' if percent else ''}",
+        f"{interval.low:.1f} to {interval.high:.1f}" if interval else "",
+    )
 
 
 def read_value(path: Path, split: str) -> float | None:
@@ -159,7 +172,7 @@ def show_arms(studies: Sequence[Study], seconds: float | None = None) -> Iterato
 
         yield {"on_round": table.on_round, "on_progress": report, "on_look": report_look}
         return
-    with Live(table.render(), console=console, refresh_per_second=4, transient=True) as live:
+    with Live(table.render(), console=console, refresh_per_second=4) as live:  # its last state stays
 
         def redraw(run: Run, at: Any) -> None:
             table.on_progress(run, at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -77,11 +78,12 @@ def run_experiments(experiments: list[Experiment], out: Path, quick: bool) -> No
         print(f"{experiment.name}: {experiment.record_path(out, quick)}, figures in {folder}")
 
 
-def print_verdicts(study: dict[str, Any]) -> None:
-    """Print the verdicts of one study's findings."""
-    from whence.report.comparison.verdicts import verdict_lines
+def print_summary(studies: list[dict[str, Any]]) -> None:
+    """Print what the findings of several studies claim, and what they leave undecided."""
+    from whence.report.comparison.sentences import summary_lines
 
-    print("\n".join(verdict_lines(study)))
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print("\n".join(summary_lines(studies, width)))
 
 
 def describe_divergence(run: Run, folder: Path) -> str:
@@ -170,9 +172,11 @@ def run_studies(
         if problems:
             raise typer.Exit(1)
         return
+    findings: list[dict[str, Any]] = []
     page = write_report(
-        folders, out / "report.html", title, records.rerun_command() or "whence", on_study=print_verdicts
+        folders, out / "report.html", title, records.rerun_command() or "whence", on_study=findings.append
     )
+    print_summary(findings)
     print(f"report: {page}")
     if problems:
         raise typer.Exit(1)

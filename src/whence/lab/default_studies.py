@@ -26,13 +26,14 @@ DEFAULT_POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
 
 DEFAULT_TASKS = ("copy", "recall")
 
-#: question, model, budget, deciding split and baseline of tasks, so that a comparison takes minutes on two cores
+#: question, model, budget, deciding split, baseline and margin of tasks, so that a comparison takes minutes on two cores
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "copy": {
         "question": "Does it copy a string? Symbols repeat, so only their positions tell which one comes next.",
-        "model": {"embed_dim": 32, "heads": 4, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
+        "model": {"embed_dim": 32, "heads": 4, "layers": 1, "ffn_dim": 64, "dropout": 0.0},
         "budget": {"steps": 200, "batch_size": 16, "lr": 3e-3, "evaluate_every": 100},
         "settings": {"string": 8, "symbols": 8, "items": 128},
+        "margin": 10.0,
     },
     "recall": {
         "question": "Does it recall the latest of several marked symbols in inputs 8 times as long as in training? "
@@ -42,6 +43,7 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "settings": {"tokens": 32, "symbols": 8, "interval": 4, "items": 64},
         "split": "8x",
         "baseline": "rotary",
+        "margin": 10.0,
     },
     "sources": {
         "question": "Does it recognise where a piece of text comes from?",
@@ -297,6 +299,7 @@ def _build_study(
             decision,
             split=split,
             baseline=decision.baseline or own_baseline,
+            margin=defaults.get("margin") if decision.margin is None else decision.margin,
         ),
     )
 

@@ -40,7 +40,7 @@ def fingerprint(task):
 
 
 def test_the_tasks_that_need_no_files():
-    assert EMBEDDED == ["retrieval", "copy", "topics", "sources"]
+    assert EMBEDDED == ["retrieval", "copy", "recall", "topics", "sources"]
 
 
 @pytest.mark.parametrize("name", EMBEDDED)
@@ -103,8 +103,13 @@ def test_rules_of_the_generated_tasks(tasks):
     assert retrieval["chance"]["splits"]["8x"] == {"accuracy": 0.25, "perplexity": 4.0}
     copying = load("copy", string=1, symbols=4, items=16).baselines()
     assert copying["a successor of the symbol"]["splits"]["test"] == {"accuracy": 1.0}
-    # by hand: of a b a c, the first target is a (2 of 4), b and c follow a (1 of 2 each), a follows b (1 of 1)
+    # by hand: of A' b C' d the marks up to b are A (1 of 1), up to d A and C (1 of 2)
     from whence.lab.tasks.base import Batch
+    from whence.lab.tasks.generated import _share_of_marks
+
+    marks = Batch(torch.tensor([[4, 1, 6, 3]]), torch.tensor([[IGNORE_INDEX, 0, IGNORE_INDEX, 2]]))
+    assert _share_of_marks(marks, symbols=4).tolist() == [1.0, 0.5]
+    # by hand: of a b a c, the first target is a (2 of 4), b and c follow a (1 of 2 each), a follows b (1 of 1)
     from whence.lab.tasks.generated import _share_of_successors
 
     string = torch.tensor([[0, 1, 0, 2]])
@@ -152,7 +157,7 @@ def test_unknown_names_and_settings():
         load("topic")
     said = str(error.value)
     assert (
-        "'topic'" in said and "retrieval, copy, topics, sources, wikitext2" in said and "did you mean topics?" in said
+        "'topic'" in said and "retrieval, copy, recall, topics, sources, wikitext2" in said and "did you mean topics?" in said
     )
     with pytest.raises(WhenceError, match=r"'nonesuch'.*module:Class"):
         load("nonesuch")

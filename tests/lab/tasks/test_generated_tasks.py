@@ -55,8 +55,33 @@ def test_copy_asks_for_the_string_from_the_separator_on():
         assert torch.equal(batch.targets[:, half:-1], batch.tokens[:, half + 1 :])
 
 
+def solve_recall(row, symbols):
+    """The latest mark so far at each unmarked token."""
+    latest, answers = None, []
+    for token in row:
+        latest = token - symbols if token >= symbols else latest
+        answers.append(IGNORE_INDEX if token >= symbols else latest)
+    return answers
+
+
+def test_recall_asks_for_the_latest_mark_in_the_last_tokens():
+    task = load("recall", tokens=6, symbols=3, interval=3, items=40)
+    for length, batch in all_batches(task):
+        assert batch.tokens.shape == batch.targets.shape == (len(batch.tokens), length)
+        assert (batch.targets[:, : length - 6] == IGNORE_INDEX).all()
+        for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+            assert tokens[0] >= 3 > tokens[-1]  # there is a mark, and a token that asks for it
+            assert targets[-6:] == solve_recall(tokens, 3)[-6:]
+
+
+def test_recall_marks_one_token_in_interval():
+    batch = load("recall", tokens=32, symbols=8, interval=4).train_batch(400, seeded(2))
+    share = (batch.tokens[:, 1:-1] >= 8).double().mean()
+    assert abs(share - 0.25) < 0.02  # five standard deviations
+
+
 def test_every_item_is_scored():
-    for name in ("retrieval", "copy"):
+    for name in ("retrieval", "copy", "recall"):
         task = load(name, items=300)
         assert {sum(len(batch.tokens) for batch in task.evaluation(split)) for split in task.splits()} == {300}
 
@@ -71,6 +96,7 @@ def test_tokens_by_name():
     task = load("retrieval", pairs=1, keys=8, values=2)
     assert task.decode([0, 8, 7, 9]) == ["k0", "v0", "k7", "v1"]
     assert load("copy", symbols=2).decode(torch.tensor([0, 1, 2])) == ["s0", "s1", "|"]
+    assert load("recall", symbols=2).decode(torch.tensor([0, 3])) == ["s0", "[s1]"]
 
 
 @pytest.mark.parametrize(

@@ -238,9 +238,16 @@ class Recall(GeneratedTask):
     """
 
     name = "recall"
+    evaluation_settings = ("lengths",)
 
     def __init__(
-        self, tokens: int = 32, symbols: int = 8, interval: int = 4, items: int = 256, seed: int = 0
+        self,
+        tokens: int = 32,
+        symbols: int = 8,
+        interval: int = 4,
+        items: int = 256,
+        seed: int = 0,
+        lengths: Sequence[int] | None = None,
     ) -> None:
         require_at_least(self.name, "tokens", tokens, 2)
         require_at_least(self.name, "symbols", symbols, 2)
@@ -249,7 +256,7 @@ class Recall(GeneratedTask):
         self.symbols, self.interval = symbols, interval
         self.vocab_size = 2 * symbols
         settings = {"tokens": tokens, "symbols": symbols, "interval": interval, "items": items, "seed": seed}
-        super().__init__(tokens, items, seed, settings)
+        super().__init__(tokens, items, seed, settings, lengths=lengths)
 
     def length(self, amount: int) -> int:
         return amount

@@ -1,4 +1,4 @@
-"""The page: verdicts first, then each study from its table to its attention maps, then how to reproduce it."""
+"""The page: claims and verdicts first, then each study from its table to its attention maps, then how to reproduce it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from whence.report.comparison.attention_maps import map_viewer, pack_maps
 from whence.report.comparison.baseline_lines import baseline_caption, loss_caption
 from whence.report.comparison.data_facts import data_section, scores_table
 from whence.report.comparison.dot_plots import seed_plot
+from whence.report.comparison.sentences import claim_sentences
 from whence.report.comparison.sweep_table import sweep_panel
 from whence.report.comparison.units import choose_units
 from whence.report.comparison.verdicts import verdict_section
 from whence.report.html_page import provenance_section, render_page
 
+MAX_CLAIMS = 8  # further ones are collapsed
 MAX_ARMS = 9  # with more, the plot of the seeds is taller than the other charts, and lines are thin
 
 
@@ -38,8 +40,24 @@ def page(findings: dict[str, Any]) -> str:
     styles = assign_styles(studies)
     packed = pack_maps(studies)
     sections = [_study(index, study, styles, map_viewer(index, packed)) for index, study in enumerate(studies)]
-    content = "\n".join([verdict_section(studies, styles), *sections, provenance_section(findings)])
+    content = "\n".join(
+        [claims_section(studies), verdict_section(studies, styles), *sections, provenance_section(findings)]
+    )
     return render_page(findings["title"], content, findings["when"], scripts=("attention_maps.js", "legend.js"))
+
+
+def claims_section(studies: list[dict[str, Any]]) -> str:
+    """What the studies claim, one sentence each; empty if they claim nothing."""
+    sentences = [sentence for study in studies for sentence in claim_sentences(study)]
+    if not sentences:
+        return ""
+    shown, rest = sentences[:MAX_CLAIMS], sentences[MAX_CLAIMS:]
+    more = f"<details><summary>{len(rest)} more</summary>{_list(rest)}</details>" if rest else ""
+    return f'<section class="claims" aria-labelledby="claims"><h2 id="claims">Claims</h2>{_list(shown)}{more}</section>'
+
+
+def _list(sentences: list[str]) -> str:
+    return "<ul>" + "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences) + "</ul>"
 
 
 def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], viewer: str) -> str:

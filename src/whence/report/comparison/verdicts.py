@@ -41,10 +41,10 @@ def verdict_section(studies: list[dict[str, Any]], styles: Mapping[str, ArmStyle
 
 def headline(study: dict[str, Any]) -> str:
     """The verdicts of the comparison in one line. If no arm beats a constant answer, that comes first."""
-    return f"{_constant_headline(study)} {_comparison_headline(study)}".strip()
+    return f"{constant_headline(study)} {_comparison_headline(study)}".strip()
 
 
-def _constant_headline(study: dict[str, Any]) -> str:
+def constant_headline(study: dict[str, Any]) -> str:
     """The sentence for a study in which no arm beats a constant answer; empty otherwise."""
     constant = study.get("constant")
     if not constant or constant["beaten_by"]:
@@ -64,7 +64,7 @@ def _constant_items(study: dict[str, Any]) -> list[str]:
     constant = study.get("constant")
     if not constant or not constant["beaten_by"] or not constant["not_beaten_by"]:
         return []
-    names = html.escape(_join_names(constant["not_beaten_by"]))
+    names = html.escape(join_names(constant["not_beaten_by"]))
     verb = "does" if len(constant["not_beaten_by"]) == 1 else "do"
     return [
         _item("lost", "×", f"{names} {verb} not beat a constant answer ({html.escape(_describe_constant(study))}).")
@@ -102,7 +102,7 @@ def _undecided_headline(comparison: dict[str, Any], baseline: str) -> str:
     needed = [arm["seeds_needed"] for arm in comparison["arms"].values() if arm["suggestive"] and arm["seeds_needed"]]
     more = f"; about {min(needed)} more seeds would probably decide" if needed else ""
     verb = "differs" if len(suggestive) == 1 else "differ"
-    return f"Suggestive: {_join_names(suggestive)} {verb} from {baseline} with {seeds}, but not significantly{more}."
+    return f"Suggestive: {join_names(suggestive)} {verb} from {baseline} with {seeds}, but not significantly{more}."
 
 
 def verdict_lines(study: dict[str, Any]) -> list[str]:
@@ -118,7 +118,7 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
         rows.append((shorten(arm["name"], MAX_NAME_CHARS), value, describe_diverged(arm) or verdict))
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{names}}  {value:>{values}}  {verdict}" for name, value, verdict in rows]
-    title, constant = f"{study['name']}, {units.label} on {study['split']}:", _constant_headline(study)
+    title, constant = f"{study['name']}, {units.label} on {study['split']}:", constant_headline(study)
     headlines = (
         [title, constant, _comparison_headline(study)] if constant else [f"{title} {_comparison_headline(study)}"]
     )
@@ -173,7 +173,7 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
         compared = {*comparison["arms"], baseline_name(study)}
         missing = [arm["name"] for arm in study["arms"] if arm["name"] not in compared and not arm["diverged"]]
         if missing:
-            items.append(_item(*UNDECIDED, f"{html.escape(_join_names(missing))}: not compared."))
+            items.append(_item(*UNDECIDED, f"{html.escape(join_names(missing))}: not compared."))
     rule = f'<p class="small">{html.escape(describe_rule(comparison))}</p>' if comparison else ""
     more = ""
     if len(items) > MAX_VERDICTS + 1:
@@ -252,10 +252,10 @@ def _group_verdicts(comparison: dict[str, Any]) -> list[tuple[str, list[str], st
 def _subject(names: list[str], total: int) -> str:
     if len(names) == total and total > 2:
         return f"All {total} arms are"
-    return f"{_join_names(names)} {'is' if len(names) == 1 else 'are'}"
+    return f"{join_names(names)} {'is' if len(names) == 1 else 'are'}"
 
 
-def _join_names(names: list[str]) -> str:
+def join_names(names: list[str]) -> str:
     names = [shorten(name, MAX_NAME_CHARS) for name in names]
     if len(names) > 4:
         return f"{', '.join(names[:3])} and {len(names) - 3} more"

@@ -1,0 +1,111 @@
+"""What a comparison claims and what it leaves undecided, one sentence each, for the terminal and the top of the page."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from whence.report.comparison.svg import shorten
+from whence.report.comparison.units import PERCENT_METRICS, choose_units, name_metric, sort_best_first
+from whence.report.comparison.verdicts import MAX_NAME_CHARS, constant_headline, join_names, verdict_lines
+from whence.report.formatting import format_number
+from whence.statistics.paired_comparison import format_p
+
+
+def claim_sentences(study: dict[str, Any]) -> list[str]:
+    """The decided comparisons of a study, the largest difference first; arms equivalent to the baseline share a sentence."""
+    comparison = study.get("comparison")
+    if not comparison:
+        return []
+    place, baseline = describe_place(study), comparison["baseline"]
+    unit = " points" if study["metric"] in PERCENT_METRICS else ""
+    arms = sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"]))
+    sentences = [
+        f"{_short(name)} is {arm['kind']} than {_short(baseline)} by {abs(arm['difference']):.3g}{unit} {place} "
+        f"({_describe_means(study, name, baseline)}, {format_p(arm['corrected_p'])})."
+        for name, arm in arms
+        if arm["kind"] in ("better", "worse")
+    ]
+    equivalent = [name for name, arm in arms if arm["kind"] == "equivalent"]
+    if equivalent:
+        verb = "is" if len(equivalent) == 1 else "are"
+        margin = f"{comparison['margin']:g}{unit}"
+        sentences.append(f"{join_names(equivalent)} {verb} equivalent to {_short(baseline)} within {margin} {place}.")
+    for other in comparison["others"]:
+        if other["verdict"] != "undecided":
+            sentences.append(f"{_short(other['first'])} is {other['sentence']} {place}.")
+    return sentences
+
+
+def undecided_sentences(study: dict[str, Any]) -> list[str]:
+    """The undecided comparisons of a study, with the number of seeds that would probably decide each."""
+    comparison = study.get("comparison")
+    if not comparison:
+        return []
+    place = describe_place(study)
+    contrasts = [(name, arm["kind"], arm["verdict"]) for name, arm in comparison["arms"].items()]
+    contrasts += [(other["first"], other["verdict"], other["sentence"]) for other in comparison["others"]]
+    return [f"{_short(name)} {place}: {text}." for name, kind, text in contrasts if kind == "undecided"]
+
+
+def describe_place(study: dict[str, Any]) -> str:
+    """The task and the split of a study's comparison, as in "on recall at 8 times the trained length"."""
+    name, split = study["name"].removeprefix("compare-"), study["split"]
+    length, trained = study["lengths"].get(split), study["trained_length"]
+    if length and trained and length > trained and length % trained == 0:
+        return f"on {name} at {length // trained} times the trained length"
+    return f"on {name}" if split == "test" else f"on {name} ({split})"
+
+
+def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -> list[str]:
+    """The end of a comparison on a terminal: the claims, what is undecided, and the means of studies without a comparison.
+
+    ``width`` is that of the terminal; None does not wrap.
+    """
+    claims = [sentence for study in studies for sentence in claim_sentences(study)]
+    undecided = [sentence for study in studies for sentence in undecided_sentences(study)]
+    compared = [study for study in studies if study.get("comparison")]
+    lines = [line for study in compared if (line := _warn_of_constant(study))]
+    if claims:
+        level = compared[0]["comparison"]
+        count = max(level["m"], len(claims))
+        lines.append(
+            f"Claimed, with an error rate of {100 * (1 - level['level']):g} % over all {count} comparisons:"
+            if count > 1
+            else f"Claimed, with an error rate of {100 * (1 - level['level']):g} %:"
+        )
+        lines += _list_items(claims, width)
+    elif compared:
+        lines.append("No difference is claimed.")
+    if undecided:
+        lines += ["Undecided:", *_list_items(undecided, width)]
+    for study in studies:
+        if not study.get("comparison"):
+            lines += verdict_lines(study)
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def _warn_of_constant(study: dict[str, Any]) -> str:
+    warning = constant_headline(study)
+    return f"{study['name'].removeprefix('compare-')}: {warning}" if warning else ""
+
+
+def _list_items(sentences: Sequence[str], width: int | None) -> list[str]:
+    if width is None:
+        return [f"  {sentence}" for sentence in sentences]
+    wrap = textwrap.TextWrapper(width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return [line for sentence in sentences for line in wrap.wrap(sentence)]
+
+
+def _describe_means(study: dict[str, Any], name: str, baseline: str) -> str:
+    """The means of two arms, as in "accuracy 99.9 % against 22.6 %"."""
+    units = choose_units(study)
+    percent = " %" if study["metric"] in PERCENT_METRICS else ""
+    means = {arm["name"]: arm["summary"]["mean"] * units.value_factor for arm in sort_best_first(study) if arm["summary"]}
+    first, second = (f"{format_number(means[one], min(units.decimals, 2))}{percent}" for one in (name, baseline))
+    return f"{name_metric(study['metric'])} {first} against {second}"
+
+
+def _short(name: str) -> str:
+    return shorten(name, MAX_NAME_CHARS)
