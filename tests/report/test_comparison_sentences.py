@@ -3,8 +3,8 @@
 import re
 
 import pytest
-
 from comparison_findings import findings
+
 from whence.report.comparison import page
 from whence.report.comparison.sentences import claim_sentences, describe_place, summary_lines, undecided_sentences
 
@@ -18,9 +18,13 @@ def test_a_claim_names_arms_difference_task_means_and_p(studies):
     copying, speeches, _ = studies
     first = claim_sentences(copying)[0]
     arm = copying["comparison"]["arms"]["Epar + Rotary"]
-    assert first.startswith(f"Epar + Rotary is better than none by {arm['difference']:.3g} points on Copying (accuracy ")
+    assert first.startswith(
+        f"Epar + Rotary is better than none by {arm['difference']:.3g} points on Copying (accuracy "
+    )
     assert re.search(r"accuracy [\d.]+ % against [\d.]+ %, p [<=] [\d.]+\)\.$", first)
-    assert re.search(r"better than none by [\d.]+ on Speeches \(perplexity [\d.]+ against", claim_sentences(speeches)[0])
+    assert re.search(
+        r"better than none by [\d.]+ on Speeches \(perplexity [\d.]+ against", claim_sentences(speeches)[0]
+    )
     claimed = [arm for arm in copying["comparison"]["arms"].values() if arm["kind"] != "undecided"]
     undecided = undecided_sentences(copying)
     assert len(claim_sentences(copying)) == len(claimed) > 1
@@ -47,7 +51,7 @@ def test_the_length_is_named_if_it_exceeds_the_trained_one(studies):
 def test_the_terminal_lists_claims_then_undecided_then_the_rest(studies):
     studies[0]["comparison"]["arms"]["Rotary"] |= {"kind": "undecided", "verdict": "undecided: 3 more seeds"}
     lines = summary_lines(studies)
-    assert lines[0] == "Claimed, with an error rate of 5 % over all 9 comparisons:" or lines[0].startswith("Claimed, with")
+    assert lines[0].startswith("Claimed, with an error rate of 5 % over all ")
     assert lines[1].strip() == claim_sentences(studies[0])[0]
     undecided = lines.index("Undecided:")
     assert lines[undecided + 1] == "  Rotary on Copying: undecided: 3 more seeds."

@@ -157,7 +157,9 @@ def test_unknown_names_and_settings():
         load("topic")
     said = str(error.value)
     assert (
-        "'topic'" in said and "retrieval, copy, recall, topics, sources, wikitext2" in said and "did you mean topics?" in said
+        "'topic'" in said
+        and "retrieval, copy, recall, topics, sources, wikitext2" in said
+        and "did you mean topics?" in said
     )
     with pytest.raises(WhenceError, match=r"'nonesuch'.*module:Class"):
         load("nonesuch")

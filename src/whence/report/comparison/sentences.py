@@ -30,8 +30,8 @@ def claim_sentences(study: dict[str, Any]) -> list[str]:
     equivalent = [name for name, arm in arms if arm["kind"] == "equivalent"]
     if equivalent:
         verb = "is" if len(equivalent) == 1 else "are"
-        margin = f"{comparison['margin']:g}{unit}"
-        sentences.append(f"{join_names(equivalent)} {verb} equivalent to {_short(baseline)} within {margin} {place}.")
+        margin = "" if comparison["margin"] is None else f" within {comparison['margin']:g}{unit}"
+        sentences.append(f"{join_names(equivalent)} {verb} equivalent to {_short(baseline)}{margin} {place}.")
     for other in comparison["others"]:
         if other["verdict"] != "undecided":
             sentences.append(f"{_short(other['first'])} is {other['sentence']} {place}.")
@@ -102,7 +102,9 @@ def _describe_means(study: dict[str, Any], name: str, baseline: str) -> str:
     """The means of two arms, as in "accuracy 99.9 % against 22.6 %"."""
     units = choose_units(study)
     percent = " %" if study["metric"] in PERCENT_METRICS else ""
-    means = {arm["name"]: arm["summary"]["mean"] * units.value_factor for arm in sort_best_first(study) if arm["summary"]}
+    means = {
+        arm["name"]: arm["summary"]["mean"] * units.value_factor for arm in sort_best_first(study) if arm["summary"]
+    }
     first, second = (f"{format_number(means[one], min(units.decimals, 2))}{percent}" for one in (name, baseline))
     return f"{name_metric(study['metric'])} {first} against {second}"
 
