@@ -285,7 +285,7 @@ def _build_study(
     split = defaults.get("split") or _first_split(task, settings)
     if "lengths" in settings and split not in (chosen_splits := extrapolation_lengths(1, settings["lengths"])):
         split = [*chosen_splits][-1]  # the longest
-    own_baseline = defaults.get("baseline") if defaults.get("baseline") in [arm.name for arm in arms] else arms[0].name
+    own_baseline = next((arm.name for arm in arms if arm.name == defaults.get("baseline")), arms[0].name)
     return Study(
         name=f"compare-{_file_name(name)}",
         question=defaults.get("question", f"Which position does best on {Path(name).name}?"),
