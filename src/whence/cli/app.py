@@ -10,20 +10,17 @@ An error in the user's own code, such as a hook or a task, is one line with its 
 from __future__ import annotations
 
 import inspect
-import os
 import sys
-import traceback
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import typer
 
-import whence
 from whence.cli import compare, doctor, probe, report, show, studies
 from whence.cli import run as run_command
 from whence.errors import WhenceError
-from whence.plugins import COMMANDS, entry_points, is_installed, require_unique
+from whence.plugins import COMMANDS, entry_points, require_unique
+from whence.user_code import describe_user_error, show_tracebacks
 
 EXAMPLES = """Examples:
 
@@ -33,7 +30,6 @@ whence show alibi
 
 whence compare --help"""
 INTERRUPTED = 130
-TRACEBACK = "WHENCE_TRACEBACK"
 
 app = typer.Typer(
     help="Position in attention: compare mechanisms, draw them, run studies, probe pretrained models.",
@@ -102,37 +98,11 @@ def run() -> None:
         if show_usage_error is not None:
             show_usage_error()
             sys.exit(2)
-        frame = find_user_frame(error)
-        if frame is None or os.environ.get(TRACEBACK, "0") not in ("", "0"):
+        text = describe_user_error(error)
+        if text is None or show_tracebacks():
             raise
-        print(describe_user_error(error, frame), file=sys.stderr)
+        print(text, file=sys.stderr)
         sys.exit(1)
     if code == INTERRUPTED:
         print("\nInterrupted. Finished work is saved; run the same command to resume.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def find_user_frame(error: Exception) -> traceback.FrameSummary | None:
-    """The frame of the user's code that raised an error, directly or in a library it called; None for an error of whence.
-
-    The innermost frame outside Python's library and installed packages decides. A frame of whence may lie inside one of
-    the user's, as in the body of an intervention's context manager; the error is then one of whence.
-    """
-    package = Path(whence.__file__).parent
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        if package in path.parents:
-            return None
-        if path.is_file() and not is_installed(path):  # generated code has no file
-            return frame
-    return None
-
-
-def describe_user_error(error: Exception, frame: traceback.FrameSummary) -> str:
-    """One line: file, line, function, and the first line of the error."""
-    path = Path(frame.filename)
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    message = next(iter(str(error).strip().splitlines()), "")
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return f"{path}, line {frame.lineno}, in {frame.name}: {text} ({TRACEBACK}=1 shows the traceback)"

@@ -1,0 +1,49 @@
+"""Errors in the user's own code, such as a hook or a task, as one line with the file and the line.
+
+With the environment variable ``WHENCE_TRACEBACK=1`` commands show the whole traceback instead.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+
+import whence
+from whence.plugins import is_installed
+
+TRACEBACK = "WHENCE_TRACEBACK"
+
+
+def show_tracebacks() -> bool:
+    """Whether the user wants whole tracebacks."""
+    return os.environ.get(TRACEBACK, "0") not in ("", "0")
+
+
+def describe_user_error(error: Exception) -> str | None:
+    """File, line, function, and the first line of an error of the user's code; None for an error of whence."""
+    frame = find_user_frame(error)
+    if frame is None:
+        return None
+    path = Path(frame.filename)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    message = next(iter(str(error).strip().splitlines()), "")
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{path}, line {frame.lineno}, in {frame.name}: {text} ({TRACEBACK}=1 shows the traceback)"
+
+
+def find_user_frame(error: Exception) -> traceback.FrameSummary | None:
+    """The frame of the user's code that raised an error, directly or in a library it called; None for an error of whence.
+
+    The innermost frame outside Python's library and installed packages decides. A frame of whence may lie inside one of
+    the user's, as in the body of an intervention's context manager; the error is then one of whence.
+    """
+    package = Path(whence.__file__).parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if package in path.parents:
+            return None
+        if path.is_file() and not is_installed(path):  # generated code has no file
+            return frame
+    return None
