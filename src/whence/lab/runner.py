@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.errors import WhenceError, usage_error
+from whence.errors import WhenceError, require_package, usage_error
 from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
@@ -25,6 +26,9 @@ from whence.plugins import FILE_MODULE
 from whence.position.base import Position, Sum
 from whence.position.expression import hash_position_sources, parse_position
 from whence.position.parameter import format_setting
+from whence.user_code import describe_user_error, show_tracebacks
+
+OnStart = Callable[[Sequence[Run], Path], None]
 
 #: packages whose versions are recorded; their sources are not part of a study's hash
 OWN_PACKAGES = ("whence", "whence_papers")
@@ -101,6 +105,7 @@ def run_study(
     select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
     deadline: float | None = None,
     on_progress: OnProgress = lambda run, progress: None,
+    on_start: OnStart = lambda runs, folder: None,
 ) -> StudyOutcome:
     """Run every arm and seed that has no record yet. All usage errors are raised before training starts.
 
@@ -116,6 +121,7 @@ def run_study(
         select: returns the runs to do now, out of all runs of the study.
         deadline: a ``time.time()`` at which training stops. Runs that it interrupts leave a checkpoint.
         on_progress: called with a run and its progress.
+        on_start: called with the selected runs and the folder, after records of other studies were reused.
     """
     if jobs is not None and jobs > 1 and world_size() > 1:
         raise usage_error(
@@ -142,7 +148,9 @@ def run_study(
             reuse_records(study, folder, base)
     outcome = StudyOutcome(folder)
     missing: list[Run] = []
-    for run in select(study.runs()):
+    selected = select(study.runs())
+    on_start(selected, folder)
+    for run in selected:
         path = folder / run.file_name
         if not records.exists(path):
             missing.append(run)
@@ -165,8 +173,7 @@ def run_study(
             elif isinstance(record, DeadlineReached):
                 outcome.unfinished.append(run)
             elif isinstance(record, Exception):
-                kind = "" if isinstance(record, WhenceError) else f"{type(record).__name__}: "
-                outcome.problems.append(f"{run.file_name} failed: {kind}{record}")
+                outcome.problems.append(f"{run.file_name} failed: {describe_failure(record)}")
             elif record["result"]["status"] == "done":
                 outcome.completed.append(run)
             else:
@@ -181,8 +188,18 @@ def run_study(
     return outcome
 
 
+def describe_failure(error: Exception) -> str:
+    """Why a run failed: the sentence of an error of whence, or the place in the user's code, or the type of the error."""
+    if isinstance(error, WhenceError):
+        return str(error)
+    if show_tracebacks():
+        return "".join(traceback.format_exception(error)).rstrip()
+    return describe_user_error(error) or f"{type(error).__name__}: {error}"
+
+
 def validate_study(study: Study) -> tasks.Task:
     """Build the task and every arm's model once, so that a bad spec fails before hours of training; return the task."""
+    require_package("accelerate", "training", "lab")
     task = load_task(study)
     if study.decision.split not in task.splits():
         raise usage_error(

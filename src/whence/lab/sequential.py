@@ -17,7 +17,6 @@ from whence.lab.executors import OnProgress, process_rank
 from whence.lab.study import Run, Study
 from whence.statistics import PairedComparison
 
-OnRound = Callable[[Sequence[Run], Path], None]
 OnLook = Callable[[Study, PairedComparison | None], None]
 
 
@@ -40,7 +39,7 @@ def run_until_decided(
     executor: str = "local",
     select: Callable[[list[Run]], list[Run]] = lambda runs: runs,
     on_progress: OnProgress = lambda run, progress: None,
-    on_round: OnRound = lambda runs, folder: None,
+    on_round: runner.OnStart = lambda runs, folder: None,
     on_look: OnLook = lambda study, comparison: None,
 ) -> list[StudyProgress]:
     """Run the rounds of several studies in turn. Every usage error is raised before any training.
@@ -83,7 +82,6 @@ def run_until_decided(
                 others = [run for run in runs if run not in own] if has_looks else []
                 return [run for run in own + others if run.arm.name in active and run.seed in seeds]
 
-            on_round(choose(state.study.runs()), state.outcome.folder)
             outcome = runner.run_study(
                 state.study,
                 base,
@@ -92,6 +90,7 @@ def run_until_decided(
                 select=choose,
                 deadline=deadline,
                 on_progress=on_progress,
+                on_start=on_round,
             )
             state.outcome = state.outcome.merge(outcome)
             if outcome.unfinished:
