@@ -17,7 +17,7 @@ from whence.cli import app
         ("compare --task nonesuch", ["task 'nonesuch'", "module:Class"]),
         ("compare --data nonesuch.csv", ["--data", "nonesuch.csv", "check the path"]),
         ("compare --config nonesuch.toml", ["--config", "nonesuch.toml", "check the path"]),
-        ("compare --baseline nonesuch", ["--baseline", "'nonesuch'", "--position"]),
+        ("compare --baseline flurb", ["--baseline", "'flurb'", "--position"]),
         ("compare --out file.txt --task copy", ["--out", "file.txt", "name a folder"]),
         ("run nonesuch.py", ["whence run", "nonesuch.py", "name a file.py"]),
         ("run nonesuch --folder nonesuch", ["--folder", "nonesuch", "check the path"]),

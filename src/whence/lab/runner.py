@@ -232,6 +232,7 @@ def check_studies(studies: Sequence[Study], baseline: str | None = None) -> tupl
 
     Each study gets its own notes as a part of ``about``. ``baseline`` is the baseline that the user named, if any.
     """
+    require_package("accelerate", "training", "lab")
     checked, notes = [], []
     for study in studies:
         smaller, own = checks.leave_out_arms(study, checks.find_unusable_arms(study, load_task(study)), baseline)
