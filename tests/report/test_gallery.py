@@ -65,6 +65,16 @@ def test_compositions_are_drawn(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_compositions")
+def test_processes_draw_the_same_page(tmp_path):
+    entries = [entry for entry in CATALOGUE if entry.name in ("Alibi", "Epar")]
+    pages = [
+        write_gallery(tmp_path / f"{jobs}.html", entries=entries, length=16, jobs=jobs).read_text() for jobs in (1, 2)
+    ]
+    texts = [re.sub(r"base64,[^\"]+", "", page) for page in pages]  # pixels may differ by rounding
+    assert texts[0] == texts[1] and texts[0].count("<img") == len(entries) == 2
+
+
+@pytest.mark.usefixtures("no_compositions")
 def test_a_failing_picture_leaves_the_old_page(tmp_path):
     path = tmp_path / "gallery.html"
     path.write_text("old")

@@ -11,11 +11,15 @@ import argparse
 import base64
 import html
 import io
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from string import Template
 
@@ -127,6 +131,7 @@ def write_gallery(
     *,
     entries: Iterable[Entry] = CATALOGUE,
     length: int = 128,
+    jobs: int = 1,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Path:
     """Write figures of mechanisms to one self-contained HTML page. An existing page is replaced atomically.
@@ -135,15 +140,21 @@ def write_gallery(
         path: the HTML file; missing folders are created.
         entries: the mechanisms. Default: the whole catalogue. A section on composition follows them.
         length: number of tokens in each figure.
+        jobs: number of processes that draw. More than one needs entries of the catalogue.
         progress: called before each figure with the number done, the total, and the name of the next.
     """
     entries = tuple(entries)
-    total = len(entries) + len(COMPOSITIONS)
-    articles = []
-    for done, entry in enumerate((*entries, *COMPOSITIONS)):
-        if progress is not None:
-            progress(done, total, entry.name)
-        articles.append(_render_article(entry, length))
+    drawn, articles = (*entries, *COMPOSITIONS), []
+    with ExitStack() as stack:
+        rendered: Iterable[str] = (_render_article(entry, length) for entry in drawn)
+        if jobs > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")))
+            rendered = pool.map(_render_named, [entry.name for entry in drawn], repeat(length))
+        results = iter(rendered)
+        for done, entry in enumerate(drawn):
+            if progress is not None:
+                progress(done, len(drawn), entry.name)
+            articles.append(next(results))
     contents = [f'<li><a href="#{_anchor(entry.name)}">{html.escape(entry.name)}</a></li>' for entry in entries]
     page = PAGE.substitute(
         style=STYLE,
@@ -155,6 +166,12 @@ def write_gallery(
     )
     records.write_text(Path(path), page)
     return Path(path)
+
+
+def _render_named(name: str, length: int) -> str:
+    """The article of an entry of the catalogue; entries themselves cannot be sent to another process."""
+    torch.set_num_threads(1)
+    return _render_article(next(entry for entry in (*CATALOGUE, *COMPOSITIONS) if entry.name == name), length)
 
 
 def _render_article(entry: Entry, length: int) -> str:
@@ -180,7 +197,7 @@ def _plot(position: Position, name: str, length: int) -> EmbeddedFigure:
     contents = [axes.get_ylabel().replace("\n", " ") if axes.lines else "heatmap" for axes in panels]
     listed = "; ".join(f"{title} ({content})" for title, content in zip(titles, contents, strict=True))
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs={"optimize": True})
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     width, height = (round(inches * DPI) for inches in figure.get_size_inches())
     return EmbeddedFigure(buffer.getvalue(), width, height, f"{name} in {len(panels)} panels: {listed}.")
 
@@ -198,14 +215,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("build/gallery.html"), help="Output file (default: %(default)s)."
     )
-    out = parser.parse_args(arguments).out
+    parser.add_argument("--jobs", type=int, default=1, help="Processes that draw (default: %(default)s).")
+    options = parser.parse_args(arguments)
     start, end = time.monotonic(), "\r" if sys.stderr.isatty() else "\n"
 
     def progress(done: int, total: int, name: str) -> None:
         left = f", about {(time.monotonic() - start) / done * (total - done):.0f} s left" if done else ""
         print(f"{f'[{done + 1}/{total}] {name}{left}':<72}", end=end, file=sys.stderr, flush=True)
 
-    path = write_gallery(out, progress=progress)
+    path = write_gallery(options.out, jobs=options.jobs, progress=progress)
     print(f"{'done':<72}", file=sys.stderr)
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB)")
     return 0
