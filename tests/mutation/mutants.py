@@ -157,13 +157,13 @@ MUTANTS = [
     (L + "observe.py", "rows[None, :, :, None]", "rows[None, :, None, :]", RESUMED),
     (P + "expression.py", "EXTRAPOLATION_FACTOR = 8", "EXTRAPOLATION_FACTOR = 4", RESUMED),
     # the runner: whose record it is, that it is written once, which sources made it
-    (L + "runner.py", 'record.get("hash") != run.study.hash or ', "", OWNED),
-    (L + "runner.py", ' or record.get("seed") != run.seed', "", OWNED),
+    (L + "runner.py", "if not own and record_key(record) != run_key(run):", "if False:", OWNED),
+    (L + "runner.py", ' and record.get("seed") == run.seed', "", OWNED),
     (L + "runner.py", "    if records.exists(path):\n        if find", "    if False:\n        if find", OWNED),
-    (L + "runner.py", "origin=describe_origin(study)", "origin=None", OWNED),
+    (L + "runner.py", "execute_run, origin=origin", "execute_run, origin=None", OWNED),
     # from records to findings
     (L + "results.py", 'result["evaluations"][-1]', 'result["evaluations"][0]', RESULTS),
-    (L + "results.py", 'if len(arm["values"].get(split, {})) < len(study.seeds)', "if False", RESULTS),
+    (L + "results.py", " or study.decision.comparisons is not None", "", RESULTS),
     (L + "observe.py", "weights.mul(255)", "weights.mul(250)", RESULTS),
     # statistics
     (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", CORRECTED),
@@ -174,7 +174,7 @@ MUTANTS = [
     (S + "two_samples.py", "EffectSize(d, d * correction", "EffectSize(d, d", TESTED),
     # the page: order, words, counting, escaping
     (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", PAGE),
-    (R + "verdicts.py", '("better than", "better", "▲")', '("better than", "worse", "▼")', PAGE),
+    (R + "verdicts.py", "(better, total)} better than", "(better, total)} worse than", PAGE),
     (R + "attention_maps.py", "[str(layer + 1) for", "[str(layer) for", PAGE),
     (R + "attention_maps.py", '.replace("<", "\\\\u003c")', "", PAGE),
 ]  # fmt: skip

@@ -62,7 +62,7 @@ TESTS = {
     L + "early_stopping": ["lab/test_resumed_data.py", "lab/test_early_stopping.py"],
     L + "kernels": ["lab/test_training_kernels.py"],
     L + "executors": ["lab/test_executors.py"],
-    L + "checks": ["lab/test_checks.py"],
+    L + "checks": ["lab/test_checks_before_training.py"],
     L + "settings": ["lab/test_settings.py"],
     L + "default_studies": ["lab/test_settings.py", "lab/tasks/test_file_tasks.py"],
     L + "sweeps": ["lab/test_sweeps.py"],

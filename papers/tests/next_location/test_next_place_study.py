@@ -71,7 +71,7 @@ def test_records_hold_every_counting_the_shape_and_the_simple_rules(folder):
 
 
 def test_a_run_that_diverged_has_a_record_too(tmp_path, monkeypatch):
-    def diverging(model, *others):
+    def diverging(model, *others, **named):
         with torch.no_grad():
             for weight in model.parameters():
                 weight.fill_(torch.nan)

@@ -35,6 +35,6 @@ def parse_arm(text: str) -> Arm:
     """An arm named by its own expression. The expression is checked here.
 
     >>> parse_arm("alibi"), parse_arm("Alibi(scale=2.0)").name
-    (Arm(name='alibi', position='Alibi()', model={}), 'Alibi(scale=2.0)')
+    (Arm(name='alibi', position='Alibi()', model={}, budget={}), 'Alibi(scale=2.0)')
     """
     return Arm(text.strip(), parse_position(text).text)

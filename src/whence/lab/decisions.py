@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from whence.lab.study import PERCENT_METRICS, Study
@@ -94,6 +95,7 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         against = contrast if contrast.second == baseline else contrast.reversed()
         arms[against.first] = {
             "summary": summary(own[against.first], level).to_json(),
+            "means": _common_means(study, scaled[against.first], scaled[baseline], against.seeds),
             "difference": against.estimate,
             "corrected_interval": None if against.interval is None else against.interval.to_json(),
             "corrected_p": against.p,
@@ -135,6 +137,18 @@ def describe(contrast: Contrast, plan: AnalysisPlan) -> str:
         more = f"{contrast.seeds_needed} more seed{'' if contrast.seeds_needed == 1 else 's'}"
         return f"{text}; about {more} would probably decide at this difference"
     return text
+
+
+def _common_means(
+    study: Study, first: Mapping[int, float | None], second: Mapping[int, float | None], count: int
+) -> list[float]:
+    """The means of two arms over the ``count`` seeds that were compared: their difference is the estimate."""
+    pairs = [
+        (one, other)
+        for seed in study.seeds
+        if (one := first.get(seed)) is not None and (other := second.get(seed)) is not None
+    ][:count]
+    return [fmean(values) for values in zip(*pairs, strict=True)]
 
 
 def _effect_size(first: list[float], second: list[float]) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import PERCENT_METRICS, choose_units, name_metric, sort_best_first
+from whence.report.comparison.units import PERCENT_METRICS, choose_units, name_metric
 from whence.report.comparison.verdicts import MAX_NAME_CHARS, constant_headline, join_names, verdict_lines
 from whence.report.formatting import format_number
 from whence.statistics.paired_comparison import format_p
@@ -23,7 +23,7 @@ def claim_sentences(study: dict[str, Any]) -> list[str]:
     arms = sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"]))
     sentences = [
         f"{_short(name)} is {arm['kind']} than {_short(baseline)} by {abs(arm['difference']):.3g}{unit} {place} "
-        f"({_describe_means(study, name, baseline)}, {format_p(arm['corrected_p'])})."
+        f"({_describe_means(study, arm)}, {format_p(arm['corrected_p'])})."
         for name, arm in arms
         if arm["kind"] in ("better", "worse")
     ]
@@ -98,14 +98,13 @@ def _list_items(sentences: Sequence[str], width: int | None) -> list[str]:
     return [line for sentence in sentences for line in wrap.wrap(sentence)]
 
 
-def _describe_means(study: dict[str, Any], name: str, baseline: str) -> str:
-    """The means of two arms, as in "accuracy 99.9 % against 22.6 %"."""
+def _describe_means(study: dict[str, Any], arm: dict[str, Any]) -> str:
+    """The means of an arm and the baseline over the compared seeds, as in "accuracy 99.9 % against 22.6 %"."""
     units = choose_units(study)
     percent = " %" if study["metric"] in PERCENT_METRICS else ""
-    means = {
-        arm["name"]: arm["summary"]["mean"] * units.value_factor for arm in sort_best_first(study) if arm["summary"]
-    }
-    first, second = (f"{format_number(means[one], min(units.decimals, 2))}{percent}" for one in (name, baseline))
+    first, second = (
+        f"{format_number(mean * units.comparison_factor, min(units.decimals, 2))}{percent}" for mean in arm["means"]
+    )
     return f"{name_metric(study['metric'])} {first} against {second}"
 
 
