@@ -9,7 +9,6 @@ import os
 import traceback
 from pathlib import Path
 
-import whence
 from whence.plugins import is_installed
 
 TRACEBACK = "WHENCE_TRACEBACK"
@@ -39,7 +38,7 @@ def find_user_frame(error: Exception) -> traceback.FrameSummary | None:
     The innermost frame outside Python's library and installed packages decides. A frame of whence may lie inside one of
     the user's, as in the body of an intervention's context manager; the error is then one of whence.
     """
-    package = Path(whence.__file__).parent
+    package = Path(__file__).parent
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if package in path.parents:
