@@ -21,7 +21,7 @@ def test_a_claim_names_arms_difference_task_means_and_p(studies):
     assert first.startswith(
         f"Epar + Rotary is better than none by {arm['difference']:.3g} points on Copying (accuracy "
     )
-    assert re.search(r"accuracy [\d.]+ % against [\d.]+ %, p [<=] [\d.]+\)\.$", first)
+    assert re.search(r"accuracy [\d.]+\s% against [\d.]+\s%, p [<=] [\d.]+\)\.$", first)
     assert re.search(
         r"better than none by [\d.]+ on Speeches \(perplexity [\d.]+ against", claim_sentences(speeches)[0]
     )
@@ -52,7 +52,7 @@ def test_the_terminal_lists_claims_then_undecided_then_the_rest(studies):
     studies[0]["comparison"]["arms"]["Rotary"] |= {"kind": "undecided", "verdict": "undecided: 3 more seeds"}
     lines = summary_lines(studies)
     assert lines[0].startswith("Claimed, with an error rate of 5 % over all ")
-    assert lines[1].strip() == claim_sentences(studies[0])[0]
+    assert lines[1].strip() == claim_sentences(studies[0])[0].replace("\u00a0", " ")
     undecided = lines.index("Undecided:")
     assert lines[undecided + 1] == "  Rotary on Copying: undecided: 3 more seeds."
     assert any(line.startswith("Sorting, ") for line in lines[undecided:])  # without a comparison: the means

@@ -101,7 +101,7 @@ def _list_items(sentences: Sequence[str], width: int | None) -> list[str]:
 def _describe_means(study: dict[str, Any], arm: dict[str, Any]) -> str:
     """The means of an arm and the baseline over the compared seeds, as in "accuracy 99.9 % against 22.6 %"."""
     units = choose_units(study)
-    percent = " %" if study["metric"] in PERCENT_METRICS else ""
+    percent = "\u00a0%" if study["metric"] in PERCENT_METRICS else ""
     first, second = (
         f"{format_number(mean * units.comparison_factor, min(units.decimals, 2))}{percent}" for mean in arm["means"]
     )
