@@ -184,3 +184,13 @@ def test_wrong_options_are_named_before_training(run_whence, tmp_path, options, 
     done = run_whence("compare", *known, *positions, "--seeds", "3", "--jobs", "1", *options)
     assert done.returncode == 2 and re.search(message, done.stderr), done.stderr
     assert not list(tmp_path.glob("build/compare/**/*seed*.json"))
+
+
+def test_every_two_positions_are_compared(run_whence, tmp_path):
+    order = ["compare", "--task", "copy", "--steps", "2", "--seeds", "2", "--jobs", "1", "--pairs"]
+    done = run_whence(*order, "--position", "none", "--position", "alibi", "--position", "rotary")
+    assert done.returncode == 0, done.stderr
+    (study,) = (tmp_path / "build" / "compare").glob("*/study.json")
+    assert json.loads(study.read_text())["spec"]["decision"]["family"] == "pairs"
+    page = (tmp_path / "build" / "compare" / "report.html").read_text()
+    assert "row minus column" in page and "for 3 comparisons" in page

@@ -174,6 +174,9 @@ def compare(
     margin: Annotated[
         float | None, typer.Option(help="Difference below which arms are equivalent, in points or units of the metric.")
     ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Compare every two positions, not only each with the baseline.")
+    ] = False,
     shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
     baseline: Annotated[
         str | None, typer.Option(help="Position that all others are compared with. Default: the first.")
@@ -273,6 +276,7 @@ def compare(
         lengths=None if lengths is None else default_studies.parse_lengths(lengths),
         metric=metric or "",
         margin=margin,
+        family="pairs" if pairs else "baseline",
     )
     studies, notes = runner.check_studies(studies, baseline)
     for note in notes:

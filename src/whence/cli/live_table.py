@@ -73,8 +73,10 @@ class ArmTable:
         """Take the comparison of a look; returns a line about it."""
         if comparison is None:
             return f"{study.name}: not enough records for a comparison"
-        for contrast in comparison.contrasts:
-            self.verdicts[(study.name, contrast.first)] = contrast.verdict
+        for contrast in comparison.contrasts:  # of all pairs, those with the baseline
+            if study.decision.baseline in (contrast.first, contrast.second):
+                own = contrast if contrast.second == study.decision.baseline else contrast.reversed()
+                self.verdicts[(study.name, own.first)] = own.verdict
         decided = sum(contrast.verdict != "undecided" for contrast in comparison.contrasts)
         count, seeds = len(comparison.contrasts), len(comparison.seeds)
         return f"{study.name}: {decided} of {count} comparisons decided with {seeds} seeds"
@@ -115,7 +117,7 @@ class ArmTable:
     def _state(self, study: Study, arm: str) -> str:
         running = [key for key in self.fractions if key[:2] == (study.name, arm)]
         if running:
-            return f"training seed {running[0][2]}, {100 * self.fractions[running[0]]:.0f} %"
+            return f"seed {running[0][2]}, {100 * self.fractions[running[0]]:.0f} %"
         if arm == study.decision.baseline:
             return "baseline"
         return self.verdicts.get((study.name, arm), "")

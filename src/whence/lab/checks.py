@@ -133,14 +133,6 @@ def leave_out_arms(study: Study, unusable: Sequence[UnusableArm], baseline: str 
     return replace(study, arms=remaining, decision=replace(decision, comparisons=None)), notes
 
 
-def share_family(studies: Sequence[Study]) -> list[Study]:
-    """The studies with all their comparisons as one family."""
-    if len(studies) < 2:
-        return list(studies)
-    total = sum(study.contrasts for study in studies)
-    return [replace(study, decision=replace(study.decision, comparisons=total)) for study in studies]
-
-
 def describe_seeds(studies: Sequence[Study], plans: Sequence[AnalysisPlan]) -> str | None:
     """A note if the seeds of some studies cannot decide, with the number that would do for all of them."""
     enough = 0

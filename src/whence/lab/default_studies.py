@@ -14,7 +14,7 @@ from whence.lab.arms import Arm
 from whence.lab.data import hub, text_files
 from whence.lab.data.tables import read_table, table_files
 from whence.lab.settings import parse_arm_text, split_settings
-from whence.lab.study import METRICS, Budget, Decision, Study
+from whence.lab.study import METRICS, Budget, Decision, Study, share_family
 from whence.lab.tasks.base import extrapolation_lengths
 from whence.lab.tasks.file_rows import hash_inputs
 from whence.plugins import did_you_mean
@@ -86,6 +86,7 @@ def build_studies(
     lengths: Sequence[int] | None = None,
     metric: str = "",
     margin: float | None = None,
+    family: str = "baseline",
 ) -> list[Study]:
     """One study for each task, all with the same arms and seeds. Their comparisons are one family.
 
@@ -100,6 +101,7 @@ def build_studies(
         lengths: lengths of the evaluation as multiples of the trained length, for the tasks that have several.
         metric: the metric that decides; empty for the task's own.
         margin: arms that differ by less are equivalent.
+        family: "baseline" compares every arm with the baseline, "pairs" every two arms.
 
     >>> [study.name for study in build_studies()]
     ['compare-copy', 'compare-recall']
@@ -117,11 +119,12 @@ def build_studies(
         raise usage_error("--metric", repr(metric), f"the metrics are {', '.join(METRICS)}", remedy)
     own_settings = _add_lengths(tasks, _add_context(tasks, task_settings or {}, context), lengths)
     decision = Decision(
-        baseline=baseline or "", metric=metric, margin=margin, looks=looks if len(looks) > 1 else (),
-        comparisons=None if len(tasks) == 1 else len(tasks) * max(1, len(chosen_arms) - 1),
+        baseline=baseline or "", metric=metric, margin=margin, family=family, looks=looks if len(looks) > 1 else (),
     )  # fmt: skip
     seeds = tuple(range(looks[-1]))
-    return [_build_study(task, chosen_arms, seeds, settings or {}, decision, own_settings.get(task)) for task in tasks]
+    return share_family(
+        [_build_study(task, chosen_arms, seeds, settings or {}, decision, own_settings.get(task)) for task in tasks]
+    )
 
 
 def _describe_arm(arm: Arm) -> str:

@@ -20,7 +20,7 @@ from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_ru
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import record_key, reuse_records, run_key
-from whence.lab.study import Run, Study
+from whence.lab.study import Run, Study, share_family
 from whence.plugin_sources import hash_source_file
 from whence.plugins import FILE_MODULE
 from whence.position.base import Position, Sum
@@ -239,7 +239,7 @@ def check_studies(studies: Sequence[Study], baseline: str | None = None) -> tupl
         checked.append(smaller)
         notes.append(own)
     if any(notes):
-        checked = checks.share_family(checked)
+        checked = share_family(checked)
     plans = [decisions.analysis_plan(study, study.decision.metric, True) for study in checked]
     seeds = checks.describe_seeds(checked, plans)
     for own in notes if seeds else ():

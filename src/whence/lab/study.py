@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
@@ -240,6 +240,14 @@ def merge_budget(budget: Budget, arm: Arm) -> Budget:
         raise usage_error(f"budget of the arm {arm.name!r}", unknown[0], f"the settings are {', '.join(known)}", remedy)
     other = {"steps": "epochs", "epochs": "steps"}
     return replace(budget, **{other[name]: None for name in own if name in other and other[name] not in own} | own)
+
+
+def share_family(studies: Sequence[Study]) -> list[Study]:
+    """The studies with all their comparisons as one family."""
+    if len(studies) < 2:
+        return list(studies)
+    total = sum(study.contrasts for study in studies)
+    return [replace(study, decision=replace(study.decision, comparisons=total)) for study in studies]
 
 
 @dataclass(frozen=True)
