@@ -137,3 +137,8 @@ def test_names_of_files_and_defaults_that_records_carry():
 def test_only_shares_are_compared_in_points(metric, unit):
     study = default_studies.build_studies()[0]
     assert decisions.analysis_plan(study, metric, True).unit == unit
+
+
+def test_one_position_has_one_round():
+    (study,) = default_studies.build_studies(("copy",), ("none",))
+    assert study.seeds == (0, 1, 2) and study.looks == (3,)

@@ -60,6 +60,15 @@ def test_more_seeds_and_arms_train_only_what_is_new(tmp_path):
     assert not second.problems
 
 
+def test_a_corrupt_record_of_another_study_is_not_reused(tmp_path):
+    first = runner.run_study(STUDY, tmp_path)
+    broken = first.folder / STUDY.runs()[0].file_name
+    broken.write_text("{")
+    second = runner.run_study(dataclasses.replace(STUDY, seeds=(0, 1)), tmp_path)
+    assert {(run.arm.name, run.seed) for run in second.completed} == {("none", 0), ("none", 1), ("alibi", 1)}
+    assert broken.read_text() == "{" and not second.problems
+
+
 def test_an_arm_with_its_own_budget_is_trained_with_it(tmp_path):
     arms = (STUDY.arms[0], Arm("longer", "NoPosition()", {}, {"steps": 5}))
     outcome = runner.run_study(dataclasses.replace(STUDY, arms=arms), tmp_path)

@@ -117,6 +117,8 @@ def build_studies(
     if metric not in ("", *METRICS):
         remedy = did_you_mean(metric, METRICS, "choose one of them")
         raise usage_error("--metric", repr(metric), f"the metrics are {', '.join(METRICS)}", remedy)
+    if len(chosen_arms) == 1:
+        looks = looks[:1]  # there is nothing to decide
     own_settings = _add_lengths(tasks, _add_context(tasks, task_settings or {}, context), lengths)
     decision = Decision(
         baseline=baseline or "", metric=metric, margin=margin, family=family, looks=looks if len(looks) > 1 else (),

@@ -58,7 +58,10 @@ def find_trained_runs(
             if own is None or own.file_name in trained or not store.exists(run.file_name):
                 continue
             found = TrainedRun(other, run.file_name, other / "weights" / run.weights_name)
-            record = store.read(run.file_name)
+            try:
+                record = store.read(run.file_name)
+            except WhenceError:  # a corrupt record; the report of its own study names it
+                continue
             if record_key(record) != run_key(run) or (chosen := select_values(record, own, task)) is None:
                 continue
             if chosen[1] and not found.weights.exists():

@@ -93,7 +93,10 @@ def reuse_records(study: Study, folder: Path, base: Path) -> list[Run]:
             own = missing.get(run_key(run))
             if own is None or not store.exists(run.file_name):
                 continue
-            record = store.read(run.file_name)
+            try:
+                record = store.read(run.file_name)
+            except WhenceError:  # a corrupt record; the report of its own study names it
+                continue
             if record_key(record) != run_key(own) or not isinstance(record.get("result"), dict):
                 continue
             weights = other / "weights" / run.weights_name

@@ -390,3 +390,10 @@ def test_which_task_a_file_becomes(tmp_path, pairs):
         assert word in refused(lambda options=options: choose(str(pairs), **options))
     assert "--text-column" in refused(lambda: choose(str(tmp_path / "book.txt"), text_column="x"))
     assert "none.csv" in refused(lambda: choose(str(tmp_path / "none.csv")))
+
+
+def test_texts_without_a_training_part_are_refused(tmp_path):
+    for part in ("dev", "test"):
+        (tmp_path / f"{part}.csv").write_text("text\n" + "some words\n" * 5)
+    with pytest.raises(WhenceError, match=r"--data.*only .*test.*name starts with train"):
+        load("text_file", path=str(tmp_path), text_column="text")

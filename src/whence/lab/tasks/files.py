@@ -162,6 +162,9 @@ class TextFile(LanguageModelling):
         bad_rows = report_bad_rows(
             Path(path).name, corpus.bad, corpus.units, skip_bad_rows, "a text is UTF-8 and not empty"
         )
+        if "train" not in corpus.parts:
+            got = f"only {', '.join(corpus.parts)} in {Path(path).name}"
+            raise usage_error("--data", got, "a model needs training texts", "add a file whose name starts with train")
         tokenizer = build_tokenizer(tokens, [corpus.parts["train"]], words)
         encoded = {part: tokenizer.encode(text) for part, text in corpus.parts.items()}
         settings = {
