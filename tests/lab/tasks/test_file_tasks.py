@@ -397,3 +397,16 @@ def test_texts_without_a_training_part_are_refused(tmp_path):
         (tmp_path / f"{part}.csv").write_text("text\n" + "some words\n" * 5)
     with pytest.raises(WhenceError, match=r"--data.*only .*test.*name starts with train"):
         load("text_file", path=str(tmp_path), text_column="text")
+
+
+def test_every_line_inside_an_open_quote_is_a_bad_row(tmp_path):
+    lines = ["text,label", *(f"row {number},a" for number in range(20))]
+    lines[5] = '"open,a'
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    table = read_table(tmp_path / "rows.csv", ["text", "label"])
+    assert [row.line for row in table.bad] == list(range(6, 22)) and len(table.rows) == 4
+    quoted = ["text,label", *(f'"row {number}","a"' for number in range(20))]
+    quoted[5] = '"open,"a"'
+    (tmp_path / "rows.csv").write_text("\n".join(quoted) + "\n")
+    table = read_table(tmp_path / "rows.csv", ["text", "label"])
+    assert len(table.rows) + len(table.bad) == 20 and table.bad[0].line == 6

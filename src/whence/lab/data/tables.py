@@ -240,6 +240,8 @@ def _parse_lines(reader: Any) -> Iterator[tuple[int, list[str] | str]]:
         except csv.Error as error:
             unclosed = "unexpected end" in str(error)
             yield line, "a quote that is never closed" if unclosed else f"malformed CSV ({error})"
+            for swallowed in range(line + 1, reader.line_num + 1):  # these may be rows of their own
+                yield swallowed, f"inside the quote that line {line} opens"
             continue
         if fields:  # a blank line is no row
             yield line, fields
