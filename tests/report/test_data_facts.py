@@ -28,7 +28,7 @@ def level(name, kind, **values):
 
 
 @pytest.fixture
-def found():
+def data_findings():
     whole = findings()
     study = whole["studies"][0]
     study["data"] = DATA
@@ -55,8 +55,8 @@ def test_the_facts_in_sentences():
     assert "&lt;neg&gt;" in data_section(DATA) and "<neg>" not in data_section(DATA)
 
 
-def test_the_page_shows_facts_lines_and_scores(found):
-    whole = page(found)
+def test_the_page_shows_facts_lines_and_scores(data_findings):
+    whole = page(data_findings)
     first, second, *_ = whole.split('<section class="study"')[1:]
     assert "<h3>Data</h3>" in first and "<h3>Data</h3>" not in second
     assert first.index("<h3>Data</h3>") < first.index('class="results"')
@@ -66,8 +66,8 @@ def test_the_page_shows_facts_lines_and_scores(found):
     assert "does not beat a constant answer (majority class: 60" in whole
 
 
-def test_lines_are_the_best_of_each_kind_in_the_metric_shown(found):
-    study = found["studies"][0]
+def test_lines_are_the_best_of_each_kind_in_the_metric_shown(data_findings):
+    study = data_findings["studies"][0]
     lines = choose_baselines(study, choose_units(study))
     assert [(line.name, line.values["test"]) for line in lines] == [("majority class", 60.0), ("bag of words", 70.0)]
     study["metric"] = "mcc"
@@ -76,8 +76,8 @@ def test_lines_are_the_best_of_each_kind_in_the_metric_shown(found):
     assert near_values(lines, "test", [90.0, 92.0]) == [] and near_values(lines, "test", []) == []
 
 
-def test_no_arm_beats_a_constant_answer_comes_first(found):
-    study = found["studies"][0]
+def test_no_arm_beats_a_constant_answer_comes_first(data_findings):
+    study = data_findings["studies"][0]
     study["constant"]["beaten_by"] = []
     assert headline(study).startswith("No arm beats a constant answer (majority class: 60")
     assert verdict_lines(study)[1] == "No arm beats a constant answer (majority class: 60.00 %)."
@@ -85,8 +85,8 @@ def test_no_arm_beats_a_constant_answer_comes_first(found):
     assert headline(study).startswith("No arm beats a constant answer")
 
 
-def test_mcc_is_no_percentage(found):
-    study = found["studies"][0]
+def test_mcc_is_no_percentage(data_findings):
+    study = data_findings["studies"][0]
     study["metric"], study["comparison"] = "mcc", None
     assert choose_units(study).label == "MCC" and choose_units(study).value_factor == 1
     study["metric"] = "balanced_accuracy"
