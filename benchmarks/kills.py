@@ -32,6 +32,7 @@ from whence import records
 from whence.lab import checkpoints, runner, training
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.study_folder import study_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 PHASES = ("setup", "training", "evaluation", "checkpoint", "weights", "record")
@@ -165,7 +166,7 @@ def run_and_kill(folder: Path, board: PhaseBoard, is_due: Callable[[float, dict[
 
 def read_folder(base: Path) -> dict[str, Any]:
     """The content of every file of a study's folder, without times and lock files."""
-    folder, content = runner.study_folder(STUDY, base), {}
+    folder, content = study_folder(STUDY, base), {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.suffix == ".json":

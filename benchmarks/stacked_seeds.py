@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state
 
 from whence import records
-from whence.lab import default_studies, runner
+from whence.lab import default_studies
 from whence.lab.kernels import training_kernels
 from whence.lab.study import Run, Study
+from whence.lab.study_task import build_model, load_task
 from whence.lab.tasks import IGNORE_INDEX, Batch, Task
 from whence.lab.training import compute_loss, count_targets, seed_generator
 
@@ -106,9 +107,9 @@ def seconds_per_step(advance: Callable[[list[Batch]], None], batches: list[list[
 @training_kernels()
 def measure(study: Study, arm: str, seeds: int, rounds: int, steps: int) -> dict[str, Any]:
     """CPU milliseconds of a step of all seeds, for both variants, and the largest difference of their weights."""
-    task = runner.load_task(study)
+    task = load_task(study)
     own = next(one for one in study.arms if one.name == arm)
-    models = [runner.build_model(Run(study, own, seed), task) for seed in range(seeds)]
+    models = [build_model(Run(study, own, seed), task) for seed in range(seeds)]
     variants = {
         "separate": SeparateSeeds([copy.deepcopy(model) for model in models], task, study),
         "stacked": StackedSeeds(models, task, study),

@@ -9,7 +9,9 @@ from whence import WhenceError
 from whence.lab import checks, results, runner, training
 from whence.lab.arms import parse_arm
 from whence.lab.default_studies import build_studies
+from whence.lab.sources import pin_sources
 from whence.lab.study import Decision
+from whence.lab.study_folder import study_folder, write_spec
 
 TABLE = """
 import torch
@@ -105,8 +107,8 @@ def test_many_comparisons_need_more_seeds():
 
 
 def test_notes_follow_the_last_command(tmp_path):
-    study = runner.pin_sources(build_study())
-    folder = runner.study_folder(study, tmp_path)
+    study = pin_sources(build_study())
+    folder = study_folder(study, tmp_path)
     for about in ("one arm is left out", ""):
-        runner.write_spec(dataclasses.replace(study, about=about), folder)
+        write_spec(dataclasses.replace(study, about=about), folder)
         assert results.load_study(folder).about == about

@@ -7,6 +7,7 @@ from small_study import ARMS, build_study
 from whence import records
 from whence.lab import results, runner, training
 from whence.lab.study import Budget
+from whence.lab.study_task import build_model
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_gradient_that_is_no_number_stops_it_before_the_weights_are_spoiled(
     tmp_path, monkeypatch, save_every_step, step, kept, clip
 ):
     """The loss before it was fine, and after the last step there would be no next loss to notice it."""
-    instance, count = runner.build_model, iter(range(100))
+    instance, count = build_model, iter(range(100))
 
     def build_diverging(run, task):
         model = instance(run, task)

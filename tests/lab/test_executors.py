@@ -18,6 +18,7 @@ from whence.lab import executors, runner, tasks, training
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_files import load_study_file
+from whence.lab.study_task import build_model
 
 STUDY = """
 from whence.lab.arms import parse_arm
@@ -182,7 +183,7 @@ def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
     losses = []
     for compiled in (False, True):
         task = tasks.load(study.task, **study.task_settings)
-        model = runner.build_model(study.runs()[0], task)
+        model = build_model(study.runs()[0], task)
         budget = Budget(steps=3, batch_size=4, compile=compiled)
         losses.append(training.train(model, task, budget, 0, tmp_path / "none")["losses"][-1]["loss"])
     assert len(calls) == 1

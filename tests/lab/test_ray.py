@@ -11,6 +11,7 @@ from whence.lab import claims, runner, training
 from whence.lab.arms import Arm
 from whence.lab.executors import load_executor
 from whence.lab.study import Budget
+from whence.lab.study_folder import checkpoint_path
 
 ray = pytest.importorskip("ray")
 BELL = "from whence import Alibi\nclass Bell(Alibi):\n    pass\n"
@@ -76,7 +77,7 @@ def test_a_stopped_main_process_cancels_its_runs_with_a_checkpoint(cluster, tmp_
     with pytest.raises(kind):
         list(load_executor("ray", 1).run(runner.execute_run, endless.runs(), tmp_path, stop))
     (run,) = endless.runs()
-    assert runner.checkpoint_path(run, tmp_path).exists()
+    assert checkpoint_path(run, tmp_path).exists()
     assert not claims.wait_for_run(run, tmp_path)  # nobody trains it: its worker has let it go
 
 

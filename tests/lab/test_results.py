@@ -13,6 +13,8 @@ from whence import WhenceError, records
 from whence.lab import checkpoints, observe, results, runner, tasks
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.study_folder import task_facts
+from whence.lab.study_task import build_model
 from whence.models import attention_maps
 from whence.statistics import AnalysisPlan, compare_paired, summary
 
@@ -75,7 +77,7 @@ def test_the_comparison_is_the_one_announced(findings):
 def test_maps_and_mass_are_those_of_the_trained_weights(folder, findings):
     run = next(run for run in STUDY.runs() if run.arm.name == "alibi" and run.seed == 3)
     task = tasks.load(STUDY.task, **STUDY.task_settings)
-    model = runner.build_model(run, task)
+    model = build_model(run, task)
     checkpoints.load_weights(observe.weights_path(run, folder), model)
     seen = findings["observations"]["alibi"]
     assert seen["seed"] == 3 and len(seen["examples"]) == 3
@@ -129,8 +131,8 @@ def test_a_task_shows_its_panels_from_the_records_and_the_simple_rules(folder, m
     given = []
     kind = SimpleNamespace(panels=lambda runs, baselines: given.append((runs, baselines)) or ["shown"])
     monkeypatch.setattr(results.tasks, "find_task_class", lambda task: kind)
-    facts = runner.task_facts(STUDY, folder)
-    monkeypatch.setattr(results.runner, "task_facts", lambda *_: facts)
+    facts = task_facts(STUDY, folder)
+    monkeypatch.setattr(results, "task_facts", lambda *_: facts)
     monkeypatch.setattr(results, "load_observations", lambda *_, **__: None)
     assert results.collect_study(STUDY, folder)["panels"] == ["shown"]
     ((runs, baselines),) = given

@@ -14,6 +14,7 @@ from whence import WhenceError, records
 from whence.lab import claims, executors, run_keys, runner
 from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Run, Study
+from whence.lab.study_folder import study_folder
 
 STUDY = Study(
     name="small", question="", task="copy", task_settings={"string": 3, "symbols": 4, "items": 8},
@@ -80,7 +81,7 @@ def test_an_arm_with_its_own_budget_is_trained_with_it(tmp_path):
 
 def test_a_run_that_another_process_trains_is_awaited(tmp_path, monkeypatch):
     monkeypatch.setattr(claims, "POLL_INTERVAL", 0.05)
-    folder = runner.study_folder(STUDY, tmp_path)
+    folder = study_folder(STUDY, tmp_path)
     run = STUDY.runs()[0]
     with claims.claim_run(run, folder), pytest.raises(claims.RunInProgress):
         runner.execute_run(run, folder)

@@ -14,7 +14,9 @@ from small_study import ARMS, almost_equal, build_study, load_results
 from whence import WhenceError, records
 from whence.lab import results, runner, tasks, training
 from whence.lab.arms import Arm, parse_arm
+from whence.lab.sources import describe_origin, pin_sources
 from whence.lab.study import Budget, Decision
+from whence.lab.study_folder import study_folder
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +40,10 @@ def test_every_arm_and_seed_has_a_record(finished):
 
 def test_a_record_names_the_gpu_it_was_trained_on(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "accelerator" not in runner.describe_origin(build_study())["environment"]["machine"]
+    assert "accelerator" not in describe_origin(build_study())["environment"]["machine"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Some GPU")
-    assert runner.describe_origin(build_study())["environment"]["machine"]["accelerator"] == "Some GPU"
+    assert describe_origin(build_study())["environment"]["machine"]["accelerator"] == "Some GPU"
 
 
 def sources_of(outcome):
@@ -105,7 +107,7 @@ def test_fresh_processes_and_workers_write_the_same_bits(finished, tmp_path):
     script = SCRIPT.format(tests=str(Path(__file__).parent))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
     subprocess.run([sys.executable, "-c", script, tmp_path], check=True, env=environment, timeout=300)
-    folders = [runner.study_folder(build_study(), tmp_path / name) for name in ("first", "second", "workers")]
+    folders = [study_folder(build_study(), tmp_path / name) for name in ("first", "second", "workers")]
     first, second, workers = map(load_results, folders)
     assert first == second == workers and len(first) == 6
     assert almost_equal(first, load_results(finished[1].folder))  # in this process, which has run other tests before
@@ -124,7 +126,7 @@ def test_foreign_random_draws_change_nothing(finished, tmp_path, monkeypatch):
 
 def test_records_that_are_corrupt_or_foreign_are_named_and_left_alone(finished, tmp_path):
     _, outcome = finished
-    folder = runner.study_folder(build_study(), tmp_path)
+    folder = study_folder(build_study(), tmp_path)
     folder.mkdir()
     first, second, third, *rest = build_study().runs()
     (folder / first.file_name).write_text("{broken")
@@ -183,12 +185,12 @@ def test_changed_code_ends_the_run(tmp_path, monkeypatch):
     source = "from whence import Alibi\nclass Bell(Alibi):\n    pass\n"
     (tmp_path / "bell.py").write_text(source)
     study = build_study(arms=(ARMS[0], Arm("bell", "./bell.py:Bell")))
-    pinned = runner.pin_sources(study)
-    assert pinned.hash != study.hash and runner.pin_sources(build_study()).hash == build_study().hash
+    pinned = pin_sources(study)
+    assert pinned.hash != study.hash and pin_sources(build_study()).hash == build_study().hash
     (tmp_path / "bell.py").write_text(source + "# edited\n")
     with pytest.raises(WhenceError, match=r"\./bell\.py:Bell.*run the command again"):
         runner.execute_run(pinned.runs()[1], tmp_path)
-    assert runner.run_study(study, tmp_path / "out").folder != runner.study_folder(pinned, tmp_path / "out")
+    assert runner.run_study(study, tmp_path / "out").folder != study_folder(pinned, tmp_path / "out")
 
 
 def test_a_study_decides_by_the_metric_it_names(finished, tmp_path):

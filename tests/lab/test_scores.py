@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from whence import WhenceError, records
-from whence.lab import runner
 from whence.lab.arms import parse_arm
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.study_task import load_task
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, compute_metric
 from whence.lab.tasks.metrics import classification_scores
 
@@ -154,12 +154,10 @@ def decided_by(task, metric, **settings):
 def test_a_study_can_be_decided_by_any_metric_of_its_task(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"word {n},{n % 2}\n" for n in range(40)))
     for metric in ("balanced_accuracy", "macro_f1", "mcc"):
-        task = runner.load_task(decided_by("labelled_file", metric, path=str(tmp_path / "a.csv")))
+        task = load_task(decided_by("labelled_file", metric, path=str(tmp_path / "a.csv")))
         assert task.metric == metric and task.higher_is_better and task.metric_accumulator().metric == metric
-    assert not runner.load_task(
-        decided_by("labelled_file", "perplexity", path=str(tmp_path / "a.csv"))
-    ).higher_is_better
+    assert not load_task(decided_by("labelled_file", "perplexity", path=str(tmp_path / "a.csv"))).higher_is_better
     with pytest.raises(WhenceError, match=r"metric 'mcc'.*retrieval.*accuracy or perplexity"):
-        runner.load_task(decided_by("retrieval", "mcc"))
+        load_task(decided_by("retrieval", "mcc"))
     with pytest.raises(WhenceError, match=r"metric.*'f2'.*macro_f1"):
         decided_by("retrieval", "f2")

@@ -9,6 +9,7 @@ import pytest
 from whence import WhenceError
 from whence.lab import decisions, results, runner, sequential, training
 from whence.lab.arms import parse_arm
+from whence.lab.sources import pin_sources
 from whence.lab.study import Budget, Decision, Study
 
 STUDY = Study(
@@ -59,7 +60,7 @@ def test_it_ends_when_all_is_decided(tmp_path, trained):
     study = dataclasses.replace(STUDY, arms=STUDY.arms[:2])
     (state,) = sequential.run_until_decided([study], tmp_path)
     assert len(trained) == 6 and state.active == () and state.comparison.look == 1
-    findings = results.collect_study(runner.pin_sources(study), state.outcome.folder)
+    findings = results.collect_study(pin_sources(study), state.outcome.folder)
     assert findings["comparison"]["arms"]["rotary"]["kind"] == "better"
 
 

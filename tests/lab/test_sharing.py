@@ -15,7 +15,9 @@ from small_study import ARMS, build_study
 from whence.cli import run as run_command
 from whence.lab import claims, runner, training
 from whence.lab.executors import load_executor
+from whence.lab.sources import pin_sources
 from whence.lab.study import Budget
+from whence.lab.study_folder import checkpoint_path, study_folder
 
 # One process loads everything once and forks: two processes on each folder, whose training is a line in a log and a value.
 SCRIPT = """
@@ -118,8 +120,8 @@ def test_the_run_of_a_killed_process_is_trained_by_the_other(shared):
 
 
 def test_waiting_ends_at_the_time_limit(tmp_path):
-    study = runner.pin_sources(build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=1)))
-    (run,), folder = study.runs(), runner.study_folder(study, tmp_path)
+    study = pin_sources(build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=1)))
+    (run,), folder = study.runs(), study_folder(study, tmp_path)
     with claims.claim_run(run, folder):
         outcome = runner.run_study(study, tmp_path, deadline=time.time() + 0.2)
     assert outcome.unfinished == [run] and not outcome.completed
@@ -150,7 +152,7 @@ def test_a_signal_leaves_a_checkpoint_of_every_run(tmp_path, jobs, number):
     with pytest.raises(training.Terminated, match="run the command again") as raised:
         list(load_executor("local", jobs).run(runner.execute_run, study.runs(), tmp_path, stop))
     assert raised.value.signal_number == number
-    assert all(runner.checkpoint_path(run, tmp_path).exists() for run in study.runs())
+    assert all(checkpoint_path(run, tmp_path).exists() for run in study.runs())
     assert signal.getsignal(number) == before
 
 
@@ -166,18 +168,18 @@ def test_a_stopped_command_has_the_exit_code_of_its_signal(tmp_path, monkeypatch
 
 def test_partial_files_of_killed_writers_are_removed(tmp_path):
     study = build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=1, batch_size=2))
-    (run,), folder = study.runs(), runner.study_folder(study, tmp_path)
+    (run,), folder = study.runs(), study_folder(study, tmp_path)
     for path in (
         folder / "study.json", folder / run.file_name, folder / "weights" / run.weights_name,
-        runner.checkpoint_path(run, folder),
+        checkpoint_path(run, folder),
     ):  # fmt: skip
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name(f"{path.name}.0123.part").write_text("half")
         path.with_name(f"{path.name}.4567.part").mkdir()
     outcome = runner.run_study(study, tmp_path)
     assert outcome.completed == [run] and not list(folder.rglob("*.part"))
-    runner.checkpoint_path(run, folder).write_text("of a process that was killed after it wrote the record")
-    assert runner.run_study(study, tmp_path).existing and not runner.checkpoint_path(run, folder).exists()
+    checkpoint_path(run, folder).write_text("of a process that was killed after it wrote the record")
+    assert runner.run_study(study, tmp_path).existing and not checkpoint_path(run, folder).exists()
 
 
 def test_an_unfinished_record_leaves_the_checkpoint(tmp_path, monkeypatch):
@@ -193,7 +195,7 @@ def test_an_unfinished_record_leaves_the_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setattr("whence.records.write", fail)
     with pytest.raises(OSError, match="killed here"):
         runner.execute_run(run, tmp_path)
-    assert runner.checkpoint_path(run, tmp_path).exists()
+    assert checkpoint_path(run, tmp_path).exists()
 
 
 def test_a_folder_without_locks_raises(tmp_path, monkeypatch):

@@ -13,6 +13,8 @@ from whence.lab import runner, sweeps, tasks, training
 from whence.lab.arms import parse_arm
 from whence.lab.settings import parse_arm_text
 from whence.lab.study import Run
+from whence.lab.study_folder import study_folder
+from whence.lab.study_task import load_task
 
 SWEEP = {"lr": (1e-3, 1e-2, 1e-1), "layers": (1, 2)}
 STUDY = build_study(arms=(parse_arm("none"), parse_arm("alibi")))
@@ -35,7 +37,7 @@ def test_a_tuning_study_has_equal_tries_and_other_seeds():
         own = [Run(tuning, one, 0) for one in tuning.arms if one.position == arm.position]
         assert [(run.budget.lr, run.model["layers"]) for run in own] == [(lr, n) for lr in SWEEP["lr"] for n in (1, 2)]
         assert {run.budget.steps for run in own} == {6} and own[0].model["embed_dim"] == 16
-    task = runner.load_task(tuning)
+    task = load_task(tuning)
     assert list(task.splits()) == ["validation"] == [tuning.decision.split] and not task.baselines()
     with pytest.raises(WhenceError, match="'test'"):
         task.evaluation("test")
@@ -83,7 +85,7 @@ def test_no_try_evaluates_test_data(tmp_path):
     chosen, record = sweeps.choose_settings(study, tuning, outcome.folder, sweep)
     assert runner.run_study(tuning, tmp_path).completed == []  # a rerun reads the records
     sweeps.write_sweep(chosen, tmp_path, record)
-    stored = json.loads((runner.study_folder(chosen, tmp_path) / "sweep.json").read_text())
+    stored = json.loads((study_folder(chosen, tmp_path) / "sweep.json").read_text())
     assert stored["hash"] == chosen.hash and len(stored["sweep"]["tries"]) == 2
     next(outcome.folder.glob("*seed*.json")).unlink()
     with pytest.raises(WhenceError, match=r"no record of 'none; lr=.*run the command again"):
@@ -140,7 +142,7 @@ def test_changed_code_of_a_task_starts_another_sweep(tmp_path, monkeypatch):
     after = sweeps.build_tuning_study(study, SWEEP)
     assert before.hash != after.hash
     with pytest.raises(WhenceError, match=r"own\.py:Own.*changed code.*run the command again"):
-        runner.load_task(before)
+        load_task(before)
 
 
 def test_a_task_that_cannot_hold_out_validation_data(tmp_path, monkeypatch):

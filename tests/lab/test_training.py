@@ -9,8 +9,9 @@ import pytest
 import torch
 from small_study import ARMS, almost_equal, build_longer_study, load_results
 
-from whence.lab import checkpoints, runner, tasks, training
+from whence.lab import checkpoints, tasks, training
 from whence.lab.study import Budget
+from whence.lab.study_folder import study_folder
 
 
 def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
@@ -68,9 +69,7 @@ def test_a_killed_run_resumes_to_the_same_records(tmp_path):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, timeout=300)
     assert done.returncode == 0
-    whole, killed = (
-        load_results(runner.study_folder(build_longer_study(), tmp_path / name)) for name in ("whole", "killed")
-    )
+    whole, killed = (load_results(study_folder(build_longer_study(), tmp_path / name)) for name in ("whole", "killed"))
     assert len(whole) == 2 and almost_equal(whole, killed)
     assert not list((tmp_path / "killed").rglob("*.part"))
 

@@ -157,8 +157,8 @@ MUTANTS = [
     (L + "observe.py", "rows[None, :, :, None]", "rows[None, :, None, :]", RESUMED),
     (P + "expression.py", "EXTRAPOLATION_FACTOR = 8", "EXTRAPOLATION_FACTOR = 4", RESUMED),
     # the runner: whose record it is, that it is written once, which sources made it
-    (L + "runner.py", "if not own and record_key(record) != run_key(run):", "if False:", OWNED),
-    (L + "runner.py", ' and record.get("seed") == run.seed', "", OWNED),
+    (L + "study_folder.py", "if not own and record_key(record) != run_key(run):", "if False:", OWNED),
+    (L + "study_folder.py", ' and record.get("seed") == run.seed', "", OWNED),
     (L + "runner.py", "    if records.exists(path):\n        if find", "    if False:\n        if find", OWNED),
     (L + "runner.py", "execute_run, origin=origin", "execute_run, origin=None", OWNED),
     # from records to findings

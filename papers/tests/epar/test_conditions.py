@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from whence import records
 from whence.cli.app import app
-from whence.lab import runner
 from whence.lab.arms import parse_arm
 from whence.lab.results import collect_findings
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.study_folder import study_folder, write_spec
 from whence_papers.epar import conditions
 
 SEEDS = tuple(range(7))
@@ -30,8 +30,8 @@ STUDIES = [
 
 def write_study(study, base, means):
     """Made-up records: each arm's accuracy lies around its mean, by seed."""
-    folder = runner.study_folder(study, base)
-    runner.write_spec(study, folder)
+    folder = study_folder(study, base)
+    write_spec(study, folder)
     for run in study.runs():
         noise = 0.001 * random.Random(f"{run.arm.name} {run.seed}").gauss(0, 1)
         value = means[run.arm.name] + 0.004 * (run.seed - 3) + noise
@@ -90,12 +90,12 @@ def test_a_verdict_flips_with_the_records(base):
 
 
 def test_rows_of_a_group_stand_together(base):
-    studies = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
+    studies = collect_findings([study_folder(study, base) for study in STUDIES], "", "")["studies"]
     assert [row.condition for row in conditions.build_rows(studies)] == ["short", "long", "none"]
 
 
 def test_a_study_that_is_not_finished_is_shown_as_not_compared(base):
-    folder = runner.study_folder(STUDIES[1], base)
+    folder = study_folder(STUDIES[1], base)
     (folder / STUDIES[1].runs()[0].file_name).unlink()
     assert draw_conditions(base).exit_code == 0
     row = cells(base)["none", "none"]
@@ -104,7 +104,7 @@ def test_a_study_that_is_not_finished_is_shown_as_not_compared(base):
 
 
 def test_what_is_drawn_is_what_the_rows_say(base):
-    studies = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
+    studies = collect_findings([study_folder(study, base) for study in STUDIES], "", "")["studies"]
     drawn = conditions.draw_figure(conditions.build_rows(studies), "epar", "points")
     assert [axes.get_title() for axes in drawn.axes] == ["against none", "against alibi"]
     for axes, sign in zip(drawn.axes, "▲○", strict=True):
@@ -116,14 +116,14 @@ def test_what_is_drawn_is_what_the_rows_say(base):
 def test_an_added_condition_reports_its_correction(base):
     later = replace(STUDIES[2], name="condition-3", decision=Decision(baseline="epar", comparisons=8))
     folder = write_study(later, base, {"epar": 0.80, "none": 0.60, "alibi": 0.801})
-    studies = collect_findings([*(runner.study_folder(study, base) for study in STUDIES), folder], "", "")["studies"]
+    studies = collect_findings([*(study_folder(study, base) for study in STUDIES), folder], "", "")["studies"]
     drawn = conditions.draw_figure(conditions.build_rows(studies), "epar", "points")
     assert any("7 seeds per arm. Paired differences; p and intervals are corrected for 6 or 8 comparisons" in text.get_text()
                for text in drawn.texts)  # fmt: skip
 
 
 def test_studies_that_differ_in_more_than_their_condition_make_no_figure(base, tmp_path):
-    studies = collect_findings([runner.study_folder(study, base) for study in STUDIES], "", "")["studies"]
+    studies = collect_findings([study_folder(study, base) for study in STUDIES], "", "")["studies"]
     assert conditions.are_comparable(studies) and not conditions.are_comparable(studies[:2])
     other = replace(STUDIES[0], name="other", arms=(parse_arm("epar"), parse_arm("none"), parse_arm("t5")))
     folder = write_study(other, base, {"epar": 0.8, "none": 0.7, "t5": 0.7})

@@ -8,11 +8,13 @@ import torch
 
 from whence import records
 from whence.errors import WhenceError
-from whence.lab import checkpoints, runner, tasks
+from whence.lab import checkpoints, tasks
 from whence.lab.arms import Arm
 from whence.lab.data.tokenizers import WordTokenizer
 from whence.lab.observe import weights_path
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.study_folder import study_folder, write_spec
+from whence.lab.study_task import build_model
 from whence.lab.tasks.classification import Classification, Items
 from whence_papers import FOLDER
 from whence_papers.ledger import LedgerFolders, MissingEvidence, judge, load_sources
@@ -35,8 +37,8 @@ def study(name, arms=ARMS, seeds=(0, 1, 2, 3, 4)):
 
 def write(results, spec, values, diverged=(), split="test"):
     """A record a run, as the runner writes them; values by arm, one number or a series a seed."""
-    folder = runner.study_folder(spec, results)
-    runner.write_spec(spec, folder)
+    folder = study_folder(spec, results)
+    write_spec(spec, folder)
     for run in spec.runs():
         if run.seed >= len(values.get(run.arm.name, ())):
             continue
@@ -219,7 +221,7 @@ def test_two_studies_and_three_splits(tmp_path):
     assert judgement.verdict == "not reproduced" and "speeches-encoder-keys is better" in judgement.reason
     assert "Welch" in judgement.reason
     spec = study("speeches-decoder", ARMS[:1])
-    folder = runner.study_folder(spec, tmp_path)
+    folder = study_folder(spec, tmp_path)
     for split, level, apart in (("obama", 370.0, 0), ("wbush", 450.0, 1), ("hbush", 371.0, 4)):
         rows = [[2 * level, level + seed + apart * (-1) ** seed] for seed in range(5)]
         write(tmp_path, spec, {"sinusoidal": rows}, split=split)
@@ -289,14 +291,14 @@ def trained(tmp_path, monkeypatch):
     task = Tiny()
     monkeypatch.setattr(tasks, "load", lambda name, **settings: task)
     for run in spec.runs():
-        checkpoints.save_weights(weights_path(run, folder), runner.build_model(run, task))
+        checkpoints.save_weights(weights_path(run, folder), build_model(run, task))
     return LedgerFolders(results=tmp_path), spec, folder, task
 
 
 def test_what_trained_weights_say(trained):
     folders, spec, folder, task = trained
     judgement = MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
-    model = runner.build_model(spec.runs()[0], task).eval()
+    model = build_model(spec.runs()[0], task).eval()
     right = total = 0
     for batch in task.epoch(16, torch.Generator().manual_seed(3)):  # another order, one batch after the other
         with torch.no_grad():

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from whence import records
-from whence.lab import runner
 from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
+from whence.lab.study_folder import study_folder, write_spec
 from whence_papers import FOLDER
 from whence_papers.ledger import LedgerFolders, judge, load_sources
 from whence_papers.ledger.evidence import KNOWN_NAMES
@@ -45,8 +45,8 @@ def part(accuracy, seen, right):
 
 
 def write(results, levels=LEVELS, bias=(0.5, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0.4, -9.0), seen=None, lost=()):
-    folder = runner.study_folder(STUDY, results)
-    runner.write_spec(STUDY, folder)
+    folder = study_folder(STUDY, results)
+    write_spec(STUDY, folder)
     for run in STUDY.runs():
         noise = NOISE[(run.seed + NAMES.index(run.arm.name)) % 5]
         level = levels[run.arm.name] + noise
@@ -133,7 +133,7 @@ def test_whose_answers_make_the_gain(tmp_path):
     write(tmp_path)
     judgement = verdict("pointer-unseen-targets", tmp_path)
     assert judgement.evidence.figures["share_of_gain_at_unseen"] == 0.0 and judgement.verdict == "reproduced"
-    folder = runner.study_folder(STUDY, tmp_path)
+    folder = study_folder(STUDY, tmp_path)
     for path in folder.glob("Recency-*"):
         stored = records.read(path)
         stored["result"]["evaluations"][0]["splits"]["test"]["users"]["1"][1] += 15

@@ -307,16 +307,17 @@ def run_sweeps(
     """
     from whence.cli.live_table import show_arms
     from whence.cli.run import describe_divergence, parse_shard
-    from whence.lab import runner, sweeps
+    from whence.lab import sweeps
     from whence.lab.executors import default_jobs, world_size
     from whence.lab.sequential import run_until_decided
+    from whence.lab.sources import pin_sources
 
     if world_size() > 1:
         rule = "distributed processes train one run together and cannot choose settings"
         raise usage_error(
             "--sweep", f"{world_size()} distributed processes", rule, "run the sweep in one process first"
         )
-    tuning = [runner.pin_sources(sweeps.build_tuning_study(study, sweep, seeds)) for study in studies]
+    tuning = [pin_sources(sweeps.build_tuning_study(study, sweep, seeds)) for study in studies]
     tries = len(sweeps.list_combinations(sweep))
     print(f"sweep: {tries} tries of each arm on validation data", file=sys.stderr)
     index, count = parse_shard(shard)
@@ -345,7 +346,7 @@ def run_sweeps(
     tuned = []
     for study, own, state in zip(studies, tuning, states, strict=True):
         chosen, record = sweeps.choose_settings(study, own, state.outcome.folder, sweep)
-        chosen = runner.pin_sources(chosen)
+        chosen = pin_sources(chosen)
         sweeps.write_sweep(chosen, out, record)
         print(f"{study.name}: {sweeps.describe_choice(record)}")
         tuned.append(chosen)

@@ -137,13 +137,13 @@ def run_studies(
     """
     from whence.cli.live_table import show_arms
     from whence.cli.report import write_report
-    from whence.lab import runner
     from whence.lab.executors import process_rank
     from whence.lab.sequential import run_until_decided
+    from whence.lab.sources import pin_sources
     from whence.lab.training import Terminated
 
     index, count = parse_shard(shard)
-    pinned = [runner.pin_sources(study) for study in studies]
+    pinned = [pin_sources(study) for study in studies]
     try:
         with show_arms(pinned, seconds) as callbacks:
             states = run_until_decided(

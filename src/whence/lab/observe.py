@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from whence import records
-from whence.lab import checkpoints, runner, tasks
+from whence.lab import checkpoints, tasks
 from whence.lab.study import Run, Study
+from whence.lab.study_task import build_model, load_task
 from whence.models import Decoder, Encoder, attention_maps
 
 EXAMPLES = 3
@@ -29,13 +30,11 @@ def load_observations(study: Study, folder: Path, observe: bool = True) -> dict[
     runs = [run for run in study.runs() if weights_path(run, folder).exists()]
     if not runs or not observe:
         return {}
-    task = runner.load_task(study)
+    task = load_task(study)
     arms: dict[str, Any] = {}
     for arm in study.arms:
         own = [run for run in runs if run.arm == arm]
-        if own and isinstance(
-            runner.build_model(own[0], task), Encoder | Decoder
-        ):  # other models have no attention maps
+        if own and isinstance(build_model(own[0], task), Encoder | Decoder):  # other models have no attention maps
             arms[arm.name] = observe_run(own[0], task, folder)
     if len(arms) == len(study.arms):  # an unfinished study is observed again next time
         records.write(path, {"hash": study.hash, "arms": arms})
@@ -48,7 +47,7 @@ def weights_path(run: Run, folder: Path) -> Path:
 
 def observe_run(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:
     """Attention maps of some examples and the mean attention by distance of one trained model."""
-    model = runner.build_model(run, task)
+    model = build_model(run, task)
     checkpoints.load_weights(weights_path(run, folder), model)
     examples = []
     for batch in task.examples(EXAMPLES):

@@ -9,11 +9,13 @@ from typing import Any
 
 from whence import records
 from whence.errors import MissingExtra, WhenceError, usage_error
-from whence.lab import decisions, runner, sweeps, tasks
+from whence.lab import decisions, sweeps, tasks
 from whence.lab.arms import Arm
 from whence.lab.observe import load_observations
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
+from whence.lab.sources import has_same_sources
 from whence.lab.study import Study
+from whence.lab.study_folder import find_record_problem, task_facts
 from whence.records import RecordReader
 from whence.statistics import summary
 
@@ -40,8 +42,8 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
     The records suffice; the first report also reads the task's data and the weights, to write observations.json. If code
     of the user is gone or has changed since the runs, it is not used: the report has the stored observations and no panels.
     """
-    same_code = not study.sources or runner.has_same_sources(study)
-    facts, reader = runner.task_facts(study, folder), RecordReader()
+    same_code = not study.sources or has_same_sources(study)
+    facts, reader = task_facts(study, folder), RecordReader()
     loaded = {arm.name: load_arm_records(study, arm, folder, reader) for arm in study.arms}
     arms = [summarize_arm(study, arm, folder, reader) for arm in study.arms]
     baselines = _read_optional(folder / "baselines.json", "baselines")
@@ -86,7 +88,7 @@ def load_arm_records(study: Study, arm: Arm, folder: Path, reader: RecordReader 
     return [
         reader.read(path)
         for run, path in paths
-        if reader.exists(path) and runner.find_record_problem(path, run, reader) is None
+        if reader.exists(path) and find_record_problem(path, run, reader) is None
     ]
 
 
@@ -94,7 +96,7 @@ def find_problems(study: Study, folder: Path) -> list[str]:
     """What is wrong with the records that cannot be read."""
     reader = RecordReader()
     paths = [(run, folder / run.file_name) for run in study.runs()]
-    problems = [runner.find_record_problem(path, run, reader) for run, path in paths if reader.exists(path)]
+    problems = [find_record_problem(path, run, reader) for run, path in paths if reader.exists(path)]
     return [problem for problem in problems if problem is not None]
 
 
@@ -164,7 +166,7 @@ def compare_arms(
 
 def judge_folder(study: Study, folder: Path) -> decisions.Judgement:
     """The comparison of the records in a study's folder."""
-    facts, reader = runner.task_facts(study, folder), RecordReader()
+    facts, reader = task_facts(study, folder), RecordReader()
     arms = [summarize_arm(study, arm, folder, reader) for arm in study.arms]
     return decisions.judge_study(study, decisive_values(study, arms), facts["metric"], facts["higher_is_better"])
 

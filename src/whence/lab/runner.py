@@ -19,21 +19,25 @@ from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
-from whence.lab.run_keys import record_key, reuse_records, run_key
+from whence.lab.run_keys import reuse_records, run_key
+from whence.lab.sources import describe_origin, gpu_name, has_same_sources, pin_sources
 from whence.lab.study import Run, Study, share_family
-from whence.plugin_sources import hash_source_file
-from whence.plugins import FILE_MODULE
+from whence.lab.study_folder import (
+    STUDY_FILES,
+    checkpoint_path,
+    find_record_problem,
+    study_folder,
+    task_facts,
+    write_baselines,
+    write_data_facts,
+    write_spec,
+)
+from whence.lab.study_task import build_model, load_task
 from whence.position.base import Position, Sum
-from whence.position.expression import hash_position_sources, parse_position
 from whence.position.parameter import format_setting
 from whence.user_code import describe_user_error, show_tracebacks
 
 OnStart = Callable[[Sequence[Run], Path], None]
-
-#: packages whose versions are recorded; their sources are not part of a study's hash
-OWN_PACKAGES = ("whence", "whence_papers")
-#: files of a study's folder that all its runs share
-STUDY_FILES = ("study.json", "task.json", "data.json", "baselines.json")
 
 
 class DeadlineReached(Exception):
@@ -60,40 +64,6 @@ class StudyOutcome:
         problems = self.problems + [line for line in later.problems if line not in self.problems]
         notes = self.notes + [line for line in later.notes if line not in self.notes]
         return StudyOutcome(later.folder, completed, existing, diverged, later.unfinished, problems, notes)
-
-
-def pin_sources(study: Study) -> Study:
-    """The study with the hashes of the user's source files, so that changed code makes another study.
-
-    A study without code from outside whence and whence_papers is returned with the same hash.
-    """
-    return replace(study, sources=hash_user_sources(study))
-
-
-def hash_user_sources(study: Study) -> dict[str, str]:
-    """SHA-256 of each source file from outside whence and whence_papers, by the name in the task or the position."""
-    definitions: dict[str, Any] = {study.task.partition("(")[0]: tasks.find_task_class(study.task)}
-    for arm in study.arms:
-        definitions |= {term.name: term.factory for term in parse_position(arm.position).terms}
-    hashes = {
-        name: hash_source_file(definition)
-        for name, definition in definitions.items()
-        if definition.__module__.partition(".")[0] not in OWN_PACKAGES
-    }
-    return {name: digest for name, digest in hashes.items() if digest is not None}
-
-
-def has_same_sources(study: Study) -> bool:
-    """Whether the user's code is still the code of a study whose sources are pinned."""
-    try:
-        return hash_user_sources(study) == study.sources
-    except WhenceError:  # a file is gone, or can no longer be imported
-        return False
-
-
-def study_folder(study: Study, base: Path) -> Path:
-    """The folder of a study. If it uses code of the user, its sources must be pinned (``pin_sources``)."""
-    return base / f"{study.name}-{study.hash}"
 
 
 def run_study(
@@ -250,92 +220,6 @@ def check_studies(studies: Sequence[Study], baseline: str | None = None) -> tupl
     return checked, list(dict.fromkeys(note for own in notes for note in own))
 
 
-def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> dict[str, Any]:
-    """What a report needs to know about the task, stored beside the records so that a report does not need the data."""
-    path = folder / "task.json"
-    if not records.exists(path):
-        known = task or load_task(study)
-        records.write(path, {"hash": study.hash, **known.facts()})
-    return records.read(path)
-
-
-def write_spec(study: Study, folder: Path) -> None:
-    """Write study.json, with the command that reruns the study, unless it exists. Its notes follow the last command."""
-    path = folder / "study.json"
-    if not records.exists(path):
-        about = {"hash": study.hash, "spec": study.spec(), "about": study.about, "command": records.rerun_command()}
-        records.write(path, about)
-        return
-    stored = records.read(path)
-    if stored.get("hash") != study.hash:
-        raise usage_error(
-            f"the study {study.name}",
-            f"{path.parent.name}/study.json of another study",
-            "a folder contains one study",
-            "choose another --out or move the folder",
-        )
-    if stored.get("about") != study.about and path.exists():  # a packed study stays as it is
-        records.write(path, stored | {"about": study.about})
-
-
-def write_data_facts(study: Study, folder: Path, task: tasks.Task) -> None:
-    """Write data.json, the description of the data for the report, unless it exists or the task has none."""
-    path = folder / "data.json"
-    if not records.exists(path) and (facts := task.describe_data()):
-        records.write(path, {"hash": study.hash, "data": facts})
-
-
-def write_baselines(study: Study, folder: Path, task: tasks.Task, origin: dict[str, Any]) -> None:
-    """Compute the scores of the task's baselines once, for a task that has some."""
-    path = folder / "baselines.json"
-    if records.exists(path):
-        return
-    baselines = task.baselines()
-    if baselines:
-        records.write(path, {"hash": study.hash, "task": task.settings, "baselines": baselines, **origin})
-
-
-def find_record_problem(path: Path, run: Run, reader: records.RecordReader | None = None) -> str | None:
-    """What is wrong with an existing record, as a sentence. The file is not changed."""
-    try:
-        record = (reader or records.RecordReader()).read(path)
-    except WhenceError as error:
-        return f"{path.name} is left alone: {error}"
-    own = record.get("hash") == run.study.hash and record.get("arm") == run.arm.name and record.get("seed") == run.seed
-    if not own and record_key(record) != run_key(run):  # a reused record has the hash of another study
-        return f"{path.name} is left alone: it belongs to another study, arm or seed"
-    if not isinstance(record.get("result"), dict) or "status" not in record["result"]:
-        return f"{path.name} is left alone: it has no result"
-    return None
-
-
-def load_task(study: Study) -> tasks.Task:
-    """The task of a study, with the metric that the study's decision names."""
-    task = tasks.load(study.task, **study.task_settings)
-    metric = study.decision.metric or task.metric
-    if metric != task.metric and type(task).metric_accumulator is not tasks.Task.metric_accumulator:
-        raise usage_error(
-            "Study(decision=...)",
-            f"metric {metric!r}",
-            f"{study.task} computes {task.metric} itself",
-            "leave out metric",
-        )
-    if task.num_classes is None and metric not in ("accuracy", "perplexity", task.metric):
-        raise usage_error(
-            "Study(decision=...)",
-            f"metric {metric!r}",
-            f"{study.task} is not a classification task",
-            "choose accuracy or perplexity",
-        )
-    task.metric = metric
-    return task
-
-
-def build_model(run: Run, task: tasks.Task) -> torch.nn.Module:
-    """The model of a run, initialised by its seed."""
-    return task.build_model(run.model, run.arm, run.seed)
-
-
 def execute_run(
     run: Run,
     folder: Path,
@@ -464,29 +348,6 @@ def train_run(
     if result["status"] == "done":  # only now: a process that is killed before has something to resume from
         checkpoints.remove(state)
     return record
-
-
-def checkpoint_path(run: Run, folder: Path) -> Path:
-    """The checkpoint of a run in its study's folder. It exists while the run is unfinished, and after divergence."""
-    return folder / "checkpoints" / run.weights_name
-
-
-def describe_origin(study: Study) -> dict[str, Any]:
-    """The command and the environment of a study's records, with the hash of each source file from outside whence."""
-    task_class = tasks.find_task_class(study.task)
-    own = task_class.__module__.partition(".")[0] != "whence"
-    packages = [task_class.__module__] if own and not task_class.__module__.startswith(FILE_MODULE) else []
-    environment = records.describe_environment(("torch", "accelerate"), accelerator=gpu_name(), sources=packages)
-    sources = {study.task.partition("(")[0]: hash_source_file(task_class)} if own else {}
-    for arm in study.arms:
-        sources |= hash_position_sources(arm.position)
-    if sources:
-        environment["plugin_sources"] = sources
-    return {"command": records.rerun_command(), "environment": environment}
-
-
-def gpu_name() -> str | None:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def describe_positions(model: torch.nn.Module) -> dict[str, str]:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from whence.lab import results, runner
 from whence.lab.executors import OnProgress, process_rank
+from whence.lab.sources import pin_sources
 from whence.lab.study import Run, Study
+from whence.lab.study_folder import study_folder
 from whence.statistics import PairedComparison
 
 OnLook = Callable[[Study, PairedComparison | None], None]
@@ -56,13 +58,11 @@ def run_until_decided(
         on_look: called with a study and its comparison after each look.
     """
     deadline = None if seconds is None else time.time() + seconds
-    pinned = [runner.pin_sources(study) for study in studies]
+    pinned = [pin_sources(study) for study in studies]
     for study in pinned:
         runner.validate_study(study)
     states = [
-        StudyProgress(
-            study, runner.StudyOutcome(runner.study_folder(study, base)), tuple(arm.name for arm in study.arms)
-        )
+        StudyProgress(study, runner.StudyOutcome(study_folder(study, base)), tuple(arm.name for arm in study.arms))
         for study in pinned
     ]
     for number in range(max(len(study.looks) for study in pinned)):

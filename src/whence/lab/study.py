@@ -145,7 +145,7 @@ class Study:
     model: Mapping[str, Any] = field(default_factory=dict)  # settings of whence.models.ModelSpec
     task_settings: Mapping[str, Any] = field(default_factory=dict)
     about: str = ""  # notes for the report; not part of the hash
-    sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the user's code; see runner.pin_sources
+    sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the user's code; see sources.pin_sources
 
     def __post_init__(self) -> None:
         names = [arm.name for arm in self.arms]

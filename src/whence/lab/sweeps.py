@@ -21,11 +21,13 @@ from torch import Tensor, nn
 
 from whence import records
 from whence.errors import usage_error
-from whence.lab import runner
 from whence.lab.arms import Arm
 from whence.lab.default_studies import complete_budget
 from whence.lab.settings import parse_value, split_settings
+from whence.lab.sources import OWN_PACKAGES
 from whence.lab.study import Decision, Run, Study
+from whence.lab.study_folder import find_record_problem, study_folder
+from whence.lab.study_task import load_task
 from whence.lab.tasks import Batch, MetricAccumulator, Task, find_task_class, load
 from whence.plugin_sources import hash_source_file
 
@@ -92,7 +94,7 @@ def build_tuning_study(study: Study, sweep: Sweep, seeds: int = 1) -> Study:
                 got = f"{name}, which the arm {arm.name!r} sets itself"
                 raise usage_error(OPTION, got, "a sweep chooses a setting for every arm", f"remove {name} from the arm")
     digest = hash_source_file(find_task_class(study.task))
-    is_own = find_task_class(study.task).__module__.partition(".")[0] not in runner.OWN_PACKAGES
+    is_own = find_task_class(study.task).__module__.partition(".")[0] not in OWN_PACKAGES
     settings: dict[str, Any] = {
         "task": study.task,
         "settings": dict(study.task_settings),
@@ -123,7 +125,7 @@ def choose_settings(study: Study, tuning: Study, folder: Path, sweep: Sweep) -> 
 
     A diverged try has no value. If every try of an arm diverged, an error says so.
     """
-    task = runner.load_task(tuning)
+    task = load_task(tuning)
     sign = -1.0 if task.higher_is_better else 1.0
     combinations, tries, chosen = list_combinations(sweep), [], []
     for number, arm in enumerate(study.arms):
@@ -165,7 +167,7 @@ def describe_choice(record: Mapping[str, Any]) -> str:
 def read_value(run: Run, folder: Path) -> float | None:
     """The last validation value of a try; None if it diverged."""
     path = folder / run.file_name
-    problem = None if not records.exists(path) else runner.find_record_problem(path, run)
+    problem = None if not records.exists(path) else find_record_problem(path, run)
     if problem is not None or not records.exists(path):
         got = problem or f"no record of {run.arm.name!r}"
         raise usage_error(OPTION, got, "every arm has the same number of tries", "run the command again")
@@ -177,7 +179,7 @@ def read_value(run: Run, folder: Path) -> float | None:
 
 def write_sweep(study: Study, base: Path, record: Mapping[str, Any]) -> None:
     """Write the record of a sweep beside the records of the study whose settings it chose."""
-    records.write(runner.study_folder(study, base) / RECORD, {"hash": study.hash, "sweep": dict(record)})
+    records.write(study_folder(study, base) / RECORD, {"hash": study.hash, "sweep": dict(record)})
 
 
 class TuningTask(Task):

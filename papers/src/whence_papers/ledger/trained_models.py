@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from whence.errors import MissingExtra, WhenceError
-from whence.lab import checkpoints, runner, tasks, training
+from whence.lab import checkpoints, tasks, training
 from whence.lab.observe import weights_path
+from whence.lab.study_task import build_model, load_task
 from whence.models import attention_maps
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.comparisons import METRICS, compare_lists, contrast_figures
@@ -31,11 +32,11 @@ def load_models(folders: LedgerFolders, study: str, arm: str) -> Iterator[tuple[
     if not runs or missing:
         raise MissingEvidence(f"the weights of {len(missing)} of {len(runs)} seeds of {study}, {arm}")
     try:
-        task = runner.load_task(spec)
+        task = load_task(spec)
     except (WhenceError, MissingExtra) as error:
         raise MissingEvidence(f"the data of {study} ({error})") from None
     for run in runs:
-        model = runner.build_model(run, task)
+        model = build_model(run, task)
         checkpoints.load_weights(weights_path(run, folder), model)
         yield model.eval(), task
 
