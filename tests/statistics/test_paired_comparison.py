@@ -131,6 +131,36 @@ def test_without_variance_the_sign_flip_test_decides():
     assert enough.verdict == "better"
 
 
+@pytest.mark.parametrize("difference", [0.0, 0.5])
+def test_arms_without_variance_are_equivalent_within_the_margin_after_enough_seeds(difference):
+    """The sign-flip test rejects both ends of the margin. Two contrasts at 0.05 need 2^(1 - n) <= 0.025: 7 seeds."""
+    values = {arm: dict.fromkeys(range(7), 100 - own) for arm, own in (("a", 0.0), ("b", difference), ("c", 5.0))}
+    assert verdicts(against(values, margin=1.0)) == ["equivalent", "worse"]
+    assert verdicts(against(values)) == ["worse" if difference else "undecided", "worse"]
+    assert verdicts(against(values, margin=1.0, looks=(7, 12))) == ["undecided"] * 2
+    few = against({arm: {s: own[s] for s in range(5)} for arm, own in values.items()}, margin=1.0).contrasts[0]
+    assert few.verdict == "undecided" and few.seeds_needed == 2 and "sign-flip" in few.note
+
+
+@given(st.integers(2, 6), st.integers(2, 12), st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_rounding_is_not_a_variance(arms, seeds, seed):
+    """Arms that differ by constants, with seed effects and a failed run: the residual of rounding decides nothing."""
+    generator = np.random.default_rng(seed)
+    rows = generator.normal(70, 5, (seeds, 1)) + generator.normal(0, 3, (1, arms))
+    values = {f"{arm}": dict(enumerate(rows[:, arm])) for arm in range(arms)}
+    values["1"][0] = None
+    assert all(c.interval is None for c in against(values, baseline="0", draws=100).contrasts)
+
+
+def test_two_equal_arms_without_variance_are_judged_by_the_variance_of_the_others():
+    values = arms_at(0, 0, 3, -3)
+    values["a"] = values["b"] = dict.fromkeys(range(5), 100.0)
+    assert against(values, margin=20.0).contrasts[0].verdict == "equivalent"
+    narrow = against(values, margin=0.1).contrasts[0]
+    assert narrow.verdict == "undecided" and narrow.estimate == 0 and narrow.interval.low < 0 < narrow.interval.high
+
+
 def test_one_arm_without_variance_is_judged_by_the_others():
     values = arms_at(0, 3, -3, 0)
     values["b"] = {seed: value + 3 for seed, value in values["a"].items()}  # the same difference for all seeds
@@ -189,6 +219,49 @@ def test_looks_spend_alpha_and_keep_their_claims():
         assert contrast.interval.low <= found[contrast.first].interval.low
         assert contrast.interval.high >= found[contrast.first].interval.high
         assert found[contrast.first].p <= contrast.p
+
+
+def two_arms(differences, **terms):
+    """The contrast of two arms with these differences. Seed effects cancel."""
+    a = {seed: 70.0 + seed for seed in range(len(differences))}
+    return against({"a": a, "b": {seed: a[seed] + d for seed, d in enumerate(differences)}}, **terms).contrasts[0]
+
+
+def test_a_better_arm_stays_better_when_later_seeds_put_the_difference_inside_the_margin():
+    differences = [1.6, 1.8, 2.0, 1.0, 1.4, 1.2, 1.1, 1.3]
+    early = two_arms(differences[:3], margin=2.0, looks=(3, 8))
+    assert early.verdict == "better" and early.look == 1 and early.interval.high > 2
+    later = two_arms(differences, margin=2.0, looks=(3, 8))
+    assert later.interval.low > 0 and later.interval.high < 2  # all seeds at once: equivalent
+    assert (later.verdict, later.look, later.seeds) == ("better", 1, 8)
+    assert later.estimate == pytest.approx(np.mean(differences))
+    assert two_arms(differences, margin=2.0).verdict == "equivalent"
+    assert two_arms(differences, margin=2.0, looks=(2, 8)).look == 2
+
+
+def test_an_equivalent_arm_stays_equivalent_and_keeps_its_numbers_if_later_seeds_disagree():
+    differences = [0.1, -0.1, 0.0, *[9.0, 9.2, 8.9, 9.1, 9.0] * 4]
+    early = two_arms(differences[:3], margin=2.0, looks=(3, 23))
+    later = two_arms(differences, margin=2.0, looks=(3, 23))
+    assert early.verdict == later.verdict == "equivalent" and later.look == 1
+    assert (later.estimate, later.interval, later.seeds) == (early.estimate, early.interval, 3)
+    assert "with 23 seeds the difference is 7.86" in later.note and early.note is None
+
+
+@pytest.mark.parametrize("later", [[0.9, 1.2, -3.0], [-9.0, 5.0, -9.0]])
+def test_a_claim_without_variance_stands_when_the_differences_begin_to_vary(later):
+    early = two_arms([1.0] * 9, looks=(9, 12))
+    assert early.verdict == "better" and early.look == 1
+    found = two_arms([1.0] * 9 + later, looks=(9, 12))
+    assert (found.verdict, found.look, found.estimate, found.p) == ("better", 1, 1.0, early.p)
+    assert "with 12 seeds the difference is" in found.note
+
+
+def test_the_text_names_the_look_of_an_earlier_claim():
+    values = arms_at(0, 30, -30, 0)
+    lines = against(values, looks=(3, 5)).text().splitlines()
+    assert "claimed at the look after 3 seeds" in lines[0] and "claimed" not in lines[2]
+    assert "claimed" not in against(values).text()
 
 
 def test_seeds_wait_for_the_next_look():

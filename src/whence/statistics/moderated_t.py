@@ -89,6 +89,21 @@ class Layout:
         rows[numpy.arange(len(self.cells)), seeds + self.cells % arms] = 1
         return numpy.eye(len(self.cells)) - rows @ numpy.linalg.pinv(rows)
 
+    def center(self, values: Any) -> tuple[Any, Any]:
+        """The means of the arms, and the deviations from them without the mean deviation of each seed.
+
+        What all arms of a seed share cancels here; large parts would cost digits later.
+        """
+        numpy, present = self.numpy, self.mask.astype(float)
+        centers = (values * present).sum(axis=1) / numpy.maximum(present.sum(axis=0), 1)
+        deviations = (values - centers[:, None]) * present
+        shared = deviations.sum(axis=2, keepdims=True) / numpy.maximum(present.sum(axis=1), 1)[:, None]
+        return centers, (deviations - shared) * present
+
+    def residuals(self, deviations: Any) -> Any:
+        """Residuals of the observed values from the sum of an arm and a seed effect: data sets by cells."""
+        return deviations.reshape(len(deviations), -1)[:, self.cells] @ self.project
+
     def pooled_variance(self, residuals: Any) -> Any:
         return (residuals**2).sum(axis=1) / max(self.freedom, 1)
 
@@ -116,10 +131,7 @@ class Layout:
         counts = self.counts[self.testable]
         present = self.mask.astype(float)
         many, seeds, arms = values.shape
-        centers = (values * present).sum(axis=1) / numpy.maximum(present.sum(axis=0), 1)
-        deviations = (values - centers[:, None]) * present
-        shared = deviations.sum(axis=2, keepdims=True) / numpy.maximum(present.sum(axis=1), 1)[:, None]
-        deviations = (deviations - shared) * present  # what all arms of a seed share cancels; large parts would round
+        centers, deviations = self.center(values)
         by_arm = numpy.ascontiguousarray(deviations.transpose(0, 2, 1))
         # entry arms * a + b is a sum over the seeds that arms a and b have in common
         sums, squares = ((part.reshape(-1, seeds) @ present).reshape(many, -1) for part in (by_arm, by_arm**2))
@@ -128,7 +140,7 @@ class Layout:
         shift = (sums[:, forward] - sums[:, backward]) / counts
         estimates = shift + centers[:, first] - centers[:, second]
         own = squares[:, forward] + squares[:, backward] - 2 * products[:, forward] - counts * shift**2
-        residuals = deviations.reshape(many, -1)[:, self.cells] @ self.project
+        residuals = self.residuals(deviations)
         prior = self.prior_freedom(residuals)[:, None]
         freedom = prior + counts - 1
         variances = (prior * 2 * self.pooled_variance(residuals)[:, None] + numpy.maximum(own, 0.0)) / freedom

@@ -102,6 +102,7 @@ class Contrast(PlainData):
     missing: tuple[Any, ...]  # seeds for which one of the two arms has no value
     seeds_needed: int | None  # further seeds that would decide with a probability of about 0.8
     note: str | None = None
+    look: int | None = None  # the look that made the claim, counted from 1; None while undecided
 
     def reversed(self) -> Contrast:
         """The same contrast as ``second`` compared with ``first``."""
@@ -156,7 +157,14 @@ def compare_paired(
         seed: seed of these simulations.
 
     With looks, seeds join in ascending order, and seeds beyond the last look reached wait for the next one. A claim of an
-    earlier look stands.
+    earlier look stands: an arm that was better stays better, also if later seeds put the difference inside the margin.
+    ``Contrast.look`` says which look made the claim. Estimate and interval include later seeds. If a later estimate lies
+    outside the interval of the claim, the contrast keeps the numbers of its claim, and its note says the later estimate.
+
+    If no difference varies from seed to seed, as between arms that always reach 100 %, there is no variance to build an
+    interval from. The sign-flip test then decides: with n seeds, it rejects every difference but the one seen with
+    p = 2^(1 - n), before the correction for the family and the looks. Enough seeds make such arms better, worse or, within
+    the margin, equivalent.
 
     >>> accuracy = {"none": {0: 70.1, 1: 71.4, 2: 69.2}, "rotary": {0: 75.0, 1: 76.5, 2: 74.2}}
     >>> print(compare_paired(accuracy, AnalysisPlan(baseline="none", unit="points")).text())
@@ -175,7 +183,10 @@ def compare_paired(
         level, last = levels[number], number + 1 == len(looks)
         enough = max(draws, math.ceil(20 / level))
         look = _Look(arms, seeds[:count], table[:count], pairs, plan, level, enough, seed)
-        judged = [look.judge(index, before, needed=last) for index, before in enumerate(judged)]
+        judged = [
+            _keep_claim(before, look.judge(index, before, needed=last), number + 1, plan)
+            for index, before in enumerate(judged)
+        ]
     return PairedComparison(plan, tuple(judged), tuple(seeds[: looks[-1]] if looks else ()), len(looks))
 
 
@@ -232,7 +243,7 @@ class _Look:
         unit = float(abs(filled).max()) or 1.0  # squares of very large or small values would leave the range of a float
         filled /= unit
         self.noise = rounding_error(filled.ravel().tolist())
-        residuals = filled.reshape(1, -1)[:, self.layout.cells] @ self.layout.project
+        residuals = self.layout.residuals(self.layout.center(filled)[1])
         self.constant = math.sqrt(float(self.layout.pooled_variance(residuals)[0])) <= self.noise
         self.noise *= unit
         if self.family and not self.constant:
@@ -255,7 +266,7 @@ class _Look:
             note = "fewer than two common seeds have a value"
             return _untested(first, second, estimate, missing, count, note)
         if self.constant:
-            return self._judge_constant(first, second, float(estimate or 0.0), missing, count)
+            return self._judge_constant(first, second, float(estimate or 0.0), missing, count, needed=needed)
         estimate, error, freedom = self.tests[index]
         reach = error * self.reference.critical_t(self.level, freedom)
         low, high = estimate - reach, estimate + reach
@@ -272,17 +283,24 @@ class _Look:
         return Contrast(first, second, estimate, interval, p, verdict, count, missing, further)
 
     def _judge_constant(
-        self, first: str, second: str, estimate: float, missing: tuple[Any, ...], count: int
+        self, first: str, second: str, estimate: float, missing: tuple[Any, ...], count: int, *, needed: bool
     ) -> Contrast:
-        """Without any variance the sign-flip test decides, after Bonferroni's correction: p is 2^(1 - seeds) or 1."""
+        """Without any variance the sign-flip test decides, after Bonferroni's correction.
+
+        Its p for any difference other than the one seen is 2^(1 - seeds). If that is small enough, all other differences
+        are rejected: zero, unless it was seen, and both ends of the margin.
+        """
         differs = abs(estimate) > self.noise
+        if not differs:
+            estimate = 0.0
+        rejects_others = 2.0 ** (1 - count) * self.family <= self.level
+        within = self.plan.margin is not None and abs(estimate) < self.plan.margin
         p = min(1.0, 2.0 ** (1 - count) * self.family * self.plan.alpha / self.level) if differs else 1.0
-        verdict = "undecided"
-        if p <= self.plan.alpha:
-            verdict = "better" if (estimate > 0) == self.plan.higher_is_better else "worse"
-        further = (
-            math.ceil(1 + math.log2(self.family / self.level)) - count if differs and p > self.plan.alpha else None
-        )
+        verdict = _verdict(estimate, estimate, self.plan) if rejects_others else "undecided"
+        further = None
+        if needed and verdict == "undecided" and (differs or within):
+            enough = math.ceil(1 + math.log2(self.family / self.plan.look_levels()[-1]))
+            further = max(1, enough - count)
         note = "no difference varies from seed to seed, so there is no interval, and the sign-flip test decides"
         return Contrast(first, second, estimate, None, p, verdict, count, missing, further, note)
 
@@ -327,6 +345,19 @@ def _untested(
     return Contrast(first, second, estimate, None, None, "undecided", count, missing, None, note)
 
 
+def _keep_claim(before: Contrast, now: Contrast, look: int, plan: AnalysisPlan) -> Contrast:
+    """The contrast of a look, with the claim of an earlier look if there is one."""
+    if before.look is None:
+        return now if now.verdict == "undecided" else replace(now, look=look)
+    agrees = now.interval is not None and now.estimate is not None and now.estimate in now.interval
+    if before.interval is not None and agrees:
+        return replace(now, verdict=before.verdict, look=before.look, seeds_needed=None)
+    if now.estimate is None or now.seeds == before.seeds:
+        return before
+    unit = f" {plan.unit}" if plan.unit else ""
+    return replace(before, note=f"with {now.seeds} seeds the difference is {now.estimate:.3g}{unit}")
+
+
 def _verdict(low: float, high: float, plan: AnalysisPlan) -> str:
     """Read off the interval. Inside the margin means equivalent, also where the difference is not zero."""
     if plan.margin is not None and -plan.margin < low and high < plan.margin:
@@ -358,6 +389,8 @@ def describe_contrast(contrast: Contrast, plan: AnalysisPlan) -> str:
     facts.append("1 seed" if contrast.seeds == 1 else f"{contrast.seeds} seeds")
     if contrast.missing:
         facts.append(f"without seed {', '.join(map(str, contrast.missing))}")
+    if contrast.look is not None and plan.looks and plan.looks[contrast.look - 1] != contrast.seeds:
+        facts.append(f"claimed at the look after {plan.looks[contrast.look - 1]} seeds")
     if contrast.note:
         facts.append(contrast.note)
     inside = f" ({', '.join(facts)})"
