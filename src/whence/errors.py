@@ -29,12 +29,16 @@ class MissingExtra(WhenceError, ImportError):
 def usage_error(
     subject: str, got: str, rule: str, remedy: str, *, kind: type[WhenceError] = WhenceError
 ) -> WhenceError:
-    """An error to raise, as one sentence. A remedy may be a question, such as "did you mean causal?".
+    """An error to raise, as one sentence. A remedy that is a question comes before the rule, which may be a long list.
 
     >>> print(usage_error("attend(q)", "rank 3", "q must have rank 4", "add the batch axis"))
     attend(q) got rank 3, but q must have rank 4; add the batch axis.
+    >>> print(usage_error("--task", "'cpoy'", "the tasks are copy, recall", "did you mean copy?"))
+    --task got 'cpoy'; did you mean copy? (the tasks are copy, recall)
     """
-    return kind(f"{subject} got {got}, but {rule}; {remedy}{'' if remedy.endswith('?') else '.'}")
+    if remedy.endswith("?"):
+        return kind(f"{subject} got {got}; {remedy} ({rule})")
+    return kind(f"{subject} got {got}, but {rule}; {remedy}.")
 
 
 def missing_extra(feature: str, extra: str, package: str) -> MissingExtra:

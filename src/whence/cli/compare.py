@@ -235,11 +235,19 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    from whence.cli.run import run_studies
+    from whence.cli.run import parse_shard, run_studies
     from whence.lab import default_studies, runner
     from whence.lab.settings import parse_setting
     from whence.lab.sweeps import parse_sweeps
 
+    # every text is parsed before data or tasks are read
+    parse_shard(shard)
+    sweeps = parse_sweeps(sweep or ())
+    seconds = parse_duration(budget)
+    looks = default_studies.choose_looks(seeds, until)
+    multiples = None if lengths is None else default_studies.parse_lengths(lengths)
+    settings = dict(ctx.meta.get(SETTINGS, {}))
+    settings |= dict(parse_setting(text, "--set") for text in setting or ())
     tasks: list[str] = list(task or ())
     task_settings: dict[str, dict[str, Any]] = {}
     options = {
@@ -258,8 +266,6 @@ def compare(
     elif unused := [name for name, value in options.items() if value is not None]:
         option = f"--{unused[0].replace('_', '-')}"
         raise usage_error(option, "no --data", "it is an option of a data file", "add --data FILE")
-    settings = dict(ctx.meta.get(SETTINGS, {}))
-    settings |= dict(parse_setting(text, "--set") for text in setting or ())
     named = {
         "layers": layers, "embed_dim": embed_dim, "heads": heads, "ffn_dim": ffn_dim, "dropout": dropout,
         "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,
@@ -268,12 +274,12 @@ def compare(
     studies = default_studies.build_studies(
         tuple(tasks or default_studies.DEFAULT_TASKS),
         choose_arms(ctx, position) or default_studies.DEFAULT_POSITIONS,
-        default_studies.choose_looks(seeds, until),
+        looks,
         baseline=baseline,
         settings=settings,
         task_settings=task_settings,
         context=context,
-        lengths=None if lengths is None else default_studies.parse_lengths(lengths),
+        lengths=multiples,
         metric=metric or "",
         margin=margin,
         family="pairs" if pairs else "baseline",
@@ -281,9 +287,9 @@ def compare(
     studies, notes = runner.check_studies(studies, baseline)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    deadline = time.monotonic() + parse_duration(budget)
-    if sweep:
-        tuned = run_sweeps(studies, parse_sweeps(sweep), sweep_seeds, out, jobs, executor, deadline, shard)
+    deadline = time.monotonic() + seconds
+    if sweeps:
+        tuned = run_sweeps(studies, sweeps, sweep_seeds, out, jobs, executor, deadline, shard)
         if tuned is None:
             return
         studies = tuned

@@ -48,6 +48,7 @@ def run(
     from whence.lab.study import Study
     from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file
 
+    parse_shard(shard)  # before any file is read
     if folder is not None:
         records.require_folder("whence run --folder", folder, "study files")
     records.require_output_folder("whence run --out", out)
