@@ -43,7 +43,7 @@ def test_a_small_comparison_and_its_page(run_whence, tmp_path):
     assert "alibi" in first and "\x1b[" not in done.stdout + done.stderr  # no terminal, no colour
     assert "1 of 2" in done.stderr
     title, constant, verdict, *arms, last = done.stdout.splitlines()
-    assert title == "compare-retrieval, accuracy (%) on test:" and last.startswith("report: ")
+    assert title == "retrieval, accuracy (%) on test:" and last.startswith("report: ")
     assert constant.startswith("No arm beats a constant answer (chance: ") and verdict.startswith("No comparison")
     assert sorted(line.split()[0] for line in arms) == ["alibi", "none"] and max(map(len, [title, *arms])) <= 100
     assert any(line.endswith("  baseline") for line in arms)
@@ -95,6 +95,10 @@ def test_custom_data(run_whence, tmp_path):
     small = ["--position", "none", "--seeds", "1", "--steps", "2", "--jobs", "1"]
     done = run_whence("compare", "--data", "reviews.csv", "--label-column", "stars", *small)
     assert done.returncode == 0, done.stderr
+    page = (tmp_path / "build/compare/report.html").read_text()
+    assert "none on reviews.csv</h1>" in page and "classification of texts · 1 arm" in page
+    visible = page.split("<pre>")[0] + done.stdout + done.stderr  # the spec at the end has the names of the folder and class
+    assert "labelled_file" not in visible and "compare-reviews" not in visible
     done = run_whence("compare", "--data", "book.txt", *small)
     assert done.returncode == 0, done.stderr
     names = sorted(path.name.rsplit("-", 1)[0] for path in (tmp_path / "build/compare").glob("compare-*"))

@@ -14,7 +14,10 @@ from comparison_findings import ARMS, compare_rows, findings
 
 from whence.errors import WhenceError
 from whence.report.comparison import page
+from whence.report.comparison.arm_style import assign_styles
 from whence.report.comparison.baseline_lines import baseline_losses
+from whence.report.comparison.dot_plots import forest_plot
+from whence.report.comparison.units import choose_units
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -342,3 +345,29 @@ def test_every_two_arms_are_in_a_table() -> None:
     assert "1 of the 1 pairs without none" in text or "0 of the 1 pairs without none" in text
     difference = f"{abs(other['estimate']):.2f}"
     assert f"+{difference} " in text and f"\u2212{difference} " in text
+
+
+def test_no_dotted_line_crosses_the_label_of_a_tick_or_of_another_line():
+    study = findings()["studies"][0]
+    split, mean = study["split"], study["comparison"]["baseline_summary"]["mean"]
+    factor = choose_units(study).comparison_factor / choose_units(study).value_factor
+    study["baselines"] = [
+        {"name": name, "kind": kind, "splits": {split: {"accuracy": mean * factor + shift}}}
+        for name, kind, shift in (
+            ("chance", "constant", 0.0),
+            ("bag of words", "rule", 0.002),
+            ("ceiling", "ceiling", 0.3),
+        )
+    ]
+    chart = forest_plot(study, choose_units(study), assign_styles([study]), set())
+    lines = [
+        tuple(map(float, found))
+        for found in re.findall(r'"reference" x1="([\d.]+)" x2="[\d.]+" y1="([\d.]+)" y2="([\d.]+)"', chart)
+    ]
+    texts = re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)" text-anchor="(\w+)">([^<]+)<', chart)
+    assert {"chance", "bag of words", "ceiling", "0"} <= {text for *_, text in texts} and len(lines) >= 3
+    for x, y, anchor, text in texts:
+        width = 6.0 * len(text)
+        left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
+        for at, top, bottom in lines:
+            assert not (left < at < left + width and top < float(y) - 2 and bottom > float(y) - 8), text

@@ -42,7 +42,7 @@ def test_equivalent_arms_share_a_sentence(studies):
 
 
 def test_the_length_is_named_if_it_exceeds_the_trained_one(studies):
-    study = studies[0] | {"name": "compare-recall", "lengths": {"test": 17, "8x": 136, "odd": 20}}
+    study = studies[0] | {"name": "recall", "lengths": {"test": 17, "8x": 136, "odd": 20}}
     assert describe_place(study) == "on recall"
     assert describe_place(study | {"split": "8x"}) == "on recall at 8 times the trained length"
     assert describe_place(study | {"split": "odd"}) == "on recall (odd)"

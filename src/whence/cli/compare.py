@@ -294,7 +294,7 @@ def compare(
             return
         studies = tuned
     left = max(1e-3, deadline - time.monotonic())
-    run_studies(studies, out, jobs, "Comparison of positions", executor, left, shard)
+    run_studies(studies, out, jobs, None, executor, left, shard)
 
 
 def run_sweeps(
@@ -316,6 +316,7 @@ def run_sweeps(
     from whence.lab import sweeps
     from whence.lab.executors import default_jobs, world_size
     from whence.lab.sequential import run_until_decided
+    from whence.lab.study_labels import label_study
     from whence.lab.sources import pin_sources
 
     if world_size() > 1:
@@ -354,7 +355,7 @@ def run_sweeps(
         chosen, record = sweeps.choose_settings(study, own, state.outcome.folder, sweep)
         chosen = pin_sources(chosen)
         sweeps.write_sweep(chosen, out, record)
-        print(f"{study.name}: {sweeps.describe_choice(record)}")
+        print(f"{label_study(study)}: {sweeps.describe_choice(record)}")
         tuned.append(chosen)
     return tuned
 

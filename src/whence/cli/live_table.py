@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from whence import records
 from whence.cli.progress import TimeEstimate, format_time_left
 from whence.errors import WhenceError
+from whence.lab.study_labels import label_study
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,21 +66,21 @@ class ArmTable:
             self.values.setdefault(key[:2], {})[run.seed] = at.values[run.study.decision.split]
         self._update()
         left = format_time_left(self.left)
-        return f"{self.done} of {self.total}, {run.study.name}, {run.arm.name}, seed {run.seed}" + (
+        return f"{self.done} of {self.total}, {label_study(run.study)}, {run.arm.name}, seed {run.seed}" + (
             f"; {left}" if left else ""
         )
 
     def on_look(self, study: Study, comparison: PairedComparison | None) -> str:
         """Take the comparison of a look; returns a line about it."""
         if comparison is None:
-            return f"{study.name}: not enough records for a comparison"
+            return f"{label_study(study)}: not enough records for a comparison"
         for contrast in comparison.contrasts:  # of all pairs, those with the baseline
             if study.decision.baseline in (contrast.first, contrast.second):
                 own = contrast if contrast.second == study.decision.baseline else contrast.reversed()
                 self.verdicts[(study.name, own.first)] = own.verdict
         decided = sum(contrast.verdict != "undecided" for contrast in comparison.contrasts)
         count, seeds = len(comparison.contrasts), len(comparison.seeds)
-        return f"{study.name}: {decided} of {count} comparisons decided with {seeds} seeds"
+        return f"{label_study(study)}: {decided} of {count} comparisons decided with {seeds} seeds"
 
     def render(self) -> Any:
         """A rich table of all arms: seeds, mean, interval of the mean, and state."""
@@ -92,8 +93,7 @@ class ArmTable:
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("state", overflow="ellipsis", no_wrap=True)
         for study in self.studies:
-            name = study.name.removeprefix("compare-")
-            labels = [name, f"on {study.decision.split}"]
+            labels = [label_study(study), f"on {study.decision.split}"]
             for index, arm in enumerate(study.arms):
                 values = list(self.values.get((study.name, arm.name), {}).values())
                 mean, interval = describe_values(values, study.decision.metric)

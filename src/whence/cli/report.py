@@ -84,10 +84,11 @@ def write_report(
     """
     from whence import records
     from whence.lab.results import collect_findings, load_study
+    from whence.lab.study_labels import title_studies
     from whence.report.comparison import page
 
     studies = [load_study(folder) for folder in folders]
-    title = title or (studies[0].question if len(studies) == 1 else f"{len(studies)} studies of position")
+    title = title or title_studies(studies)
     findings = collect_findings(folders, title, command)
     for study in findings["studies"]:
         for problem in study["problems"]:

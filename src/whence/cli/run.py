@@ -89,9 +89,11 @@ def print_summary(studies: list[dict[str, Any]]) -> None:
 
 def describe_divergence(run: Run, folder: Path) -> str:
     """One line: the arm with its position, the step, the reason and what to do."""
+    from whence.lab.study_labels import label_study
+
     result = records.read(folder / run.file_name)["result"]
     name = run.arm.name if run.arm.name == run.arm.position else f"{run.arm.name} ({run.arm.position})"
-    text = f"{name}, seed {run.seed} of {run.study.name} diverged: {result['reason']}"
+    text = f"{name}, seed {run.seed} of {label_study(run.study)} diverged: {result['reason']}"
     if result["step"] == 0:
         text += "; nothing was trained yet, so run whence.check on the mechanism"
     return text
@@ -125,7 +127,7 @@ def run_studies(
     studies: list[Study],
     out: Path,
     jobs: int | None,
-    title: str,
+    title: str | None,
     executor: str = "local",
     seconds: float | None = None,
     shard: str | None = None,
@@ -133,6 +135,7 @@ def run_studies(
     """Run several studies and write one report. The exit code is 1 if a run failed or a record cannot be read.
 
     Args:
+        title: title of the report; None for one from the studies.
         seconds: time limit; a rerun resumes.
         shard: ``i/n`` for array jobs: every n-th run, from the i-th on (counted from 1).
     """

@@ -15,6 +15,7 @@ from whence.lab.data import hub, text_files
 from whence.lab.data.tables import read_table, table_files
 from whence.lab.settings import parse_arm_text, split_settings
 from whence.lab.study import METRICS, Budget, Decision, Study, share_family
+from whence.lab.study_labels import FILE_TASK_USES, PREFIX
 from whence.lab.tasks.base import extrapolation_lengths
 from whence.lab.tasks.file_rows import hash_inputs
 from whence.plugins import did_you_mean
@@ -215,18 +216,11 @@ def file_task(data: str, **options: Any) -> tuple[str, dict[str, Any]]:
             raise usage_error(
                 f"--{name.replace('_', '-')}",
                 f"{value!r} with {data}",
-                f"{_FILE_TASK_USES[task]} has no such option",
+                f"{FILE_TASK_USES[task]} has no such option",
                 "leave it out",
             )
     tokens = str(chosen.get("tokens", ""))
     return task, {"path": data, "sha256": hash_inputs(data, tokens), **chosen}
-
-
-_FILE_TASK_USES = {
-    "labelled_file": "classification of a table",
-    "text_file": "language modelling of a text",
-    "pairs_file": "a task on pairs of texts",
-}
 
 
 def _locate_data(data: str) -> str:
@@ -292,7 +286,7 @@ def _build_study(
         split = [*chosen_splits][-1]  # the longest
     own_baseline = next((arm.name for arm in arms if arm.name == defaults.get("baseline")), arms[0].name)
     return Study(
-        name=f"compare-{_file_name(name)}",
+        name=f"{PREFIX}{_file_name(name)}",
         question=defaults.get("question", f"Which position does best on {Path(name).name}?"),
         task=task,
         task_settings=settings,

@@ -15,6 +15,7 @@ from whence.lab.observe import load_observations
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.sources import has_same_sources
 from whence.lab.study import Study
+from whence.lab.study_labels import describe_task, label_study
 from whence.lab.study_folder import find_record_problem, task_facts
 from whence.records import RecordReader
 from whence.statistics import summary
@@ -50,7 +51,7 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
     levels = collect_baselines(baselines, study.decision.split)
     comparison, reason = compare_arms(study, arms, facts, comparisons)
     return {
-        "name": study.name, "question": study.question, "task": study.task, "hash": study.hash, "spec": study.spec(),
+        "name": label_study(study), "question": study.question, "task": describe_task(study.task, study.task_settings), "hash": study.hash, "spec": study.spec(),
         "about": study.about, "split": study.decision.split, "arms": arms,
         **{name: facts[name] for name in ("metric", "higher_is_better", "lengths", "trained_length")},
         "data": _read_optional(folder / "data.json", "data"), "baselines": levels,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from whence.report.comparison.units import Units
 from whence.report.formatting import format_number, is_finite_number
 
 LABEL_ROW = 13  # height of the row of a name below a plot
+CHAR = 6.6  # width of a character of such a name
+MARGIN = 12  # beyond the end of the axis, where a name may still be
 
 
 @dataclass(frozen=True)
@@ -91,20 +94,59 @@ def loss_caption(study: dict[str, Any]) -> str:
 
 
 def vertical_lines(lines: list[BaselineLine], split: str, x: Scale, top: float, bottom: float) -> str:
-    """Dotted vertical lines with their names below the tick labels, one row for each."""
+    """Dotted vertical lines with their names below the tick labels, one row for each. No line crosses a label."""
+    shown = {
+        line.name: x(line.values[split]) for line in lines if split in line.values and x.contains(line.values[split])
+    }
     parts = []
-    for index, line in enumerate(lines):
-        value = line.values.get(split)
-        if value is None or not x.contains(value):
-            continue
-        at = x(value)
-        anchor = "start" if at < (x.start + x.end) / 3 else "end" if at > 2 * (x.start + x.end) / 3 else "middle"
-        y = bottom + 16 + LABEL_ROW * (index + 1)
+    for row, label in enumerate(place_names(shown, x.end + MARGIN)):
+        y = bottom + 16 + LABEL_ROW * (row + 1)
+        anchor, shift = ("start", 4) if label.is_right else ("end", -4)
         parts.append(
-            f'<line class="reference" x1="{at:.1f}" x2="{at:.1f}" y1="{top:g}" y2="{y - 10:g}"></line>'
-            f'<text class="tick" x="{at:.1f}" y="{y:g}" text-anchor="{anchor}">{html.escape(line.name)}</text>'
+            f'<line class="reference" x1="{label.at:.1f}" x2="{label.at:.1f}" y1="{top:g}" y2="{bottom + 3:g}"></line>'
+            f'<line class="reference" x1="{label.at:.1f}" x2="{label.at:.1f}" y1="{bottom + 19:g}" y2="{y:g}"></line>'
+            f'<text class="tick" x="{label.at + shift:.1f}" y="{y:g}" text-anchor="{anchor}">{html.escape(label.name)}</text>'
         )
     return "".join(parts)
+
+
+@dataclass(frozen=True)
+class NameBesideLine:
+    """A name beside the lower end of a vertical line."""
+
+    name: str
+    at: float  # of the line
+    is_right: bool  # of the line
+
+    def covers(self, at: float) -> bool:
+        width = CHAR * len(self.name) + 4
+        return 0 <= (at - self.at if self.is_right else self.at - at) <= width
+
+
+def place_names(lines: Mapping[str, float], end: float) -> list[NameBesideLine]:
+    """The order of the rows and the side of each name, so that no line crosses the name of another in an earlier row.
+
+    Names to the right of their lines are preferred; they end before ``end``.
+
+    >>> [(label.name, label.is_right) for label in place_names({"chance": 100.0, "bag of words": 104.0}, 400.0)]
+    [('bag of words', True), ('chance', True)]
+    >>> [(label.name, label.is_right) for label in place_names({"chance": 380.0, "bag of words": 384.0}, 400.0)]
+    [('chance', False), ('bag of words', False)]
+    """
+
+    def faults(labels: Sequence[NameBesideLine]) -> tuple[int, int]:
+        crossed = sum(first.covers(later.at) for i, first in enumerate(labels) for later in labels[i + 1 :])
+        outside = sum(label.is_right and label.at + CHAR * len(label.name) + 4 > end for label in labels)
+        return crossed + outside, sum(not label.is_right for label in labels)
+
+    return min(
+        (
+            [NameBesideLine(name, at, is_right) for (name, at), is_right in zip(order, sides, strict=True)]
+            for order in itertools.permutations(lines.items())
+            for sides in itertools.product((True, False), repeat=len(lines))
+        ),
+        key=faults,
+    )
 
 
 def horizontal_line(name: str, points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:

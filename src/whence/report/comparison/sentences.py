@@ -51,7 +51,7 @@ def undecided_sentences(study: dict[str, Any]) -> list[str]:
 
 def describe_place(study: dict[str, Any]) -> str:
     """The task and the split of a study's comparison, as in "on recall at 8 times the trained length"."""
-    name, split = study["name"].removeprefix("compare-"), study["split"]
+    name, split = study["name"], study["split"]
     length, trained = study["lengths"].get(split), study["trained_length"]
     if length and trained and length > trained and length % trained == 0:
         return f"on {name} at {length // trained} times the trained length"
@@ -88,7 +88,7 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
 
 def _warn_of_constant(study: dict[str, Any]) -> str:
     warning = constant_headline(study)
-    return f"{study['name'].removeprefix('compare-')}: {warning}" if warning else ""
+    return f"{study['name']}: {warning}" if warning else ""
 
 
 def _list_items(sentences: Sequence[str], width: int | None) -> list[str]:

@@ -1,0 +1,38 @@
+"""What a study of ``whence compare`` is called in tables and in the report."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from whence.cli.live_table import ArmTable
+from whence.lab.default_studies import build_studies, file_task
+from whence.lab.study_labels import label_study, title_studies
+from whence.lab.sweeps import build_tuning_study
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "film reviews.csv"
+    path.write_text("text,stars\n" + "".join(f"word{n} {'good' if n % 2 else 'bad'},{n % 2}\n" for n in range(40)))
+    name, settings = file_task(str(path), label_column="stars")
+    (study,) = build_studies((name,), ("none", "rotary"), (2,), task_settings={name: settings})
+    return study
+
+
+def test_a_study_of_a_file_is_called_as_the_file(study):
+    assert study.name == "compare-film-reviews" and label_study(study) == "film reviews.csv"
+    assert label_study(build_tuning_study(study, {"lr": (1e-3, 1e-2)})) == "film reviews.csv (sweep)"
+    table = ArmTable([study])
+    run = next(iter(study.runs()))
+    lines = [
+        table.on_progress(run, SimpleNamespace(step=1, steps=1, values=None)),
+        table.on_look(study, None),
+        str(list(table.render().columns[0].cells)),
+    ]
+    assert all("film reviews.csv" in line and "compare-" not in line for line in lines)
+
+
+def test_the_title_names_arms_and_data_or_counts_them(study):
+    assert title_studies([study]) == "none and rotary on film reviews.csv"
+    assert title_studies(build_studies()) == "6 positions on copy and recall"
