@@ -97,7 +97,9 @@ def test_custom_data(run_whence, tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "build/compare/report.html").read_text()
     assert "none on reviews.csv</h1>" in page and "classification of texts · 1 arm" in page
-    visible = page.split("<pre>")[0] + done.stdout + done.stderr  # the spec at the end has the names of the folder and class
+    visible = (
+        page.split("<pre>")[0] + done.stdout + done.stderr
+    )  # the spec at the end has the names of the folder and class
     assert "labelled_file" not in visible and "compare-reviews" not in visible
     done = run_whence("compare", "--data", "book.txt", *small)
     assert done.returncode == 0, done.stderr

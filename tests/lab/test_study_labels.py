@@ -1,6 +1,5 @@
 """What a study of ``whence compare`` is called in tables and in the report."""
 
-import re
 from types import SimpleNamespace
 
 import pytest

@@ -316,8 +316,8 @@ def run_sweeps(
     from whence.lab import sweeps
     from whence.lab.executors import default_jobs, world_size
     from whence.lab.sequential import run_until_decided
-    from whence.lab.study_labels import label_study
     from whence.lab.sources import pin_sources
+    from whence.lab.study_labels import label_study
 
     if world_size() > 1:
         rule = "distributed processes train one run together and cannot choose settings"

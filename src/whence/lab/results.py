@@ -15,8 +15,8 @@ from whence.lab.observe import load_observations
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.sources import has_same_sources
 from whence.lab.study import Study
-from whence.lab.study_labels import describe_task, label_study
 from whence.lab.study_folder import find_record_problem, task_facts
+from whence.lab.study_labels import describe_task, label_study
 from whence.records import RecordReader
 from whence.statistics import summary
 
