@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from comparison_data import ALPHA, FAMILIES, Row, draw, find_claims, list_pairs
+from whence.statistics.analysis_plan import AnalysisPlan
+from whence.statistics.further_seeds import MOST_SEEDS, count_further_seeds
 from whence.statistics.moderated_t import Layout, Reference, reference_scenarios, to_normal
-from whence.statistics.paired_comparison import MOST_SEEDS, AnalysisPlan, count_further_seeds
 
 LOOKS = (3, 5, 8, 12)
 MOST_FURTHER = 40  # data sets that need more are counted and not continued

@@ -167,9 +167,9 @@ MUTANTS = [
     (L + "observe.py", "weights.mul(255)", "weights.mul(250)", RESULTS),
     # statistics
     (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", CORRECTED),
-    (S + "paired_comparison.py", "(low > 0) == plan.higher_is_better", "low > 0", COMPARED),
-    (S + "paired_comparison.py", "-plan.margin < low and high", "high", COMPARED),
-    (S + "paired_comparison.py", "self.alpha * self.share", "self.alpha", COMPARED),
+    (S + "contrasts.py", "(low > 0) == plan.higher_is_better", "low > 0", COMPARED),
+    (S + "contrasts.py", "-plan.margin < low and high", "high", COMPARED),
+    (S + "analysis_plan.py", "self.alpha * self.share", "self.alpha", COMPARED),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
     (S + "two_samples.py", "EffectSize(d, d * correction", "EffectSize(d, d", TESTED),
     # the page: order, words, counting, escaping

@@ -77,7 +77,7 @@ TESTS = {
     "probe/tasks/": ["probe/test_probe_tasks.py", "probe/test_probe_custom_items.py", "probe/test_probe_plugins.py"],
     "probe/arrays/": ["probe/test_probe_explanations.py", "probe/test_probe_ablation.py"],
     "probe/": ["probe/test_probe.py", "probe/test_probe_decisions.py"],
-    S: ["statistics/test_paired_comparison.py", "statistics/test_moderated_t.py", "statistics/test_corrections.py"],
+    S: ["statistics/test_paired_comparison.py", "statistics/test_verdict_texts.py", "statistics/test_moderated_t.py", "statistics/test_corrections.py"],
 }  # fmt: skip
 #: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
 MODULES = (

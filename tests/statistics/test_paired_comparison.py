@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from whence import WhenceError
-from whence.statistics.paired_comparison import AnalysisPlan, compare_paired
+from whence.statistics import AnalysisPlan, compare_paired
 
 SEED_EFFECTS = [0.0, 2.0, -1.0, 1.0, -2.0]
 NOISE = [[0.1, -0.2, 0.1, 0.2, -0.2], [-0.1, 0.1, 0.2, -0.2, 0.0], [0.2, 0.0, -0.2, 0.1, -0.1], [0.0, 0.2, 0.1, -0.1, -0.2]]  # fmt: skip

@@ -16,8 +16,9 @@ from torch import nn
 from whence.errors import CausalOnly, NonFiniteHook, WhenceError, require_package, usage_error
 from whence.lab.study import Run, Study
 from whence.lab.tasks import Batch, Task, select_row
+from whence.statistics.analysis_plan import AnalysisPlan
+from whence.statistics.further_seeds import POWER
 from whence.statistics.moderated_t import FEATURE, Layout, Reference, Scenario, reference_scenarios, simulate
-from whence.statistics.paired_comparison import POWER, AnalysisPlan
 
 #: seeds can decide if a difference of this many standard deviations is claimed with a probability of ``POWER``
 LARGE_DIFFERENCE = 10.0

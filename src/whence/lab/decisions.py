@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from whence.lab.study import PERCENT_METRICS, Study
-from whence.statistics import cohen_d, summary
-from whence.statistics.paired_comparison import AnalysisPlan, Contrast, PairedComparison, compare_paired, format_p
+from whence.statistics import AnalysisPlan, PairedComparison, cohen_d, compare_paired, summary
+from whence.statistics.verdict_texts import describe_verdict
 
 #: value of each arm by seed; None for a run that diverged
 Values = Mapping[str, Mapping[int, float | None]]
@@ -88,7 +88,7 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
     for contrast in comparison.contrasts:
         pair = {contrast.first, contrast.second}
         if baseline not in pair:
-            others.append(contrast.to_json() | {"sentence": describe(contrast, comparison.plan)})
+            others.append(contrast.to_json() | {"sentence": describe_verdict(contrast, comparison.plan)})
             continue
         if contrast.estimate is None:  # the arms have no common seed: not compared
             continue
@@ -102,7 +102,7 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
             "effect": _effect_size(own[against.first], own[baseline]),
             "kind": against.verdict,
             "suggestive": against.verdict == "undecided" and (against.p or 1.0) <= SUGGESTIVE * comparison.plan.alpha,
-            "verdict": describe(against, comparison.plan),
+            "verdict": describe_verdict(against, comparison.plan),
             "seeds": against.seeds,
             "missing": list(against.missing),
             "seeds_needed": against.seeds_needed,
@@ -113,30 +113,6 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         "margin": comparison.plan.margin, "family": comparison.plan.family, "looks": list(study.looks),
         "look": comparison.look, "seeds": len(comparison.seeds),
     }  # fmt: skip
-
-
-def describe(contrast: Contrast, plan: AnalysisPlan) -> str:
-    """The verdict on the first arm in words, without its name.
-
-    >>> plan = AnalysisPlan(baseline="none", unit="points")
-    >>> values = {"none": {0: 70.1, 1: 71.4, 2: 69.2}, "rotary": {0: 75.0, 1: 76.5, 2: 74.2}}
-    >>> describe(compare_paired(values, plan).contrasts[0], plan)
-    'better than none by 5 points (p = 0.00013)'
-    """
-    unit = f" {plan.unit}" if plan.unit else ""
-    difference = contrast.estimate or 0.0
-    if contrast.verdict in ("better", "worse"):
-        return f"{contrast.verdict} than {contrast.second} by {abs(difference):.3g}{unit} ({format_p(contrast.p)})"
-    if contrast.verdict == "equivalent":
-        return f"equivalent to {contrast.second} within {plan.margin:g}{unit}"
-    if contrast.estimate is None or contrast.p is None:
-        return f"undecided against {contrast.second}: {contrast.note}"
-    sign = "above" if difference > 0 else "below"
-    text = f"undecided: {abs(difference):.3g}{unit} {sign} {contrast.second} so far ({format_p(contrast.p)})"
-    if contrast.seeds_needed is not None:
-        more = f"{contrast.seeds_needed} more seed{'' if contrast.seeds_needed == 1 else 's'}"
-        return f"{text}; about {more} would probably decide at this difference"
-    return text
 
 
 def _common_means(

@@ -13,7 +13,7 @@ from typing import Any
 from whence.errors import usage_error
 from whence.lab.arms import Arm
 from whence.plugins import did_you_mean
-from whence.statistics.paired_comparison import FAMILIES, MIN_ALPHA
+from whence.statistics.analysis_plan import FAMILIES, MIN_ALPHA
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("Adam", "AdamW")

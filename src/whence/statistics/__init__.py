@@ -3,8 +3,10 @@
 scipy, from the extra ``lab``, is imported when a distribution is first needed.
 """
 
+from whence.statistics.analysis_plan import AnalysisPlan
+from whence.statistics.contrasts import Contrast
 from whence.statistics.corrections import bonferroni, holm
-from whence.statistics.paired_comparison import AnalysisPlan, Contrast, PairedComparison, compare_paired
+from whence.statistics.paired_comparison import PairedComparison, compare_paired
 from whence.statistics.samples import Interval, Proportion, Summary, cluster_proportion, proportion, summary
 from whence.statistics.two_samples import Difference, EffectSize, cohen_d, paired_t, welch
 

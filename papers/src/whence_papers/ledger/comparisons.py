@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whence.statistics import AnalysisPlan, PairedComparison, compare_paired, welch
-from whence.statistics.paired_comparison import describe_contrast, format_p
+from whence.statistics.verdict_texts import describe_contrast, format_p
 
 #: factor to the unit of the source, whether higher is better, unit of a difference
 METRICS = {

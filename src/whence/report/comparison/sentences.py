@@ -10,7 +10,7 @@ from whence.report.comparison.svg import shorten
 from whence.report.comparison.units import PERCENT_METRICS, choose_units, name_metric
 from whence.report.comparison.verdicts import MAX_NAME_CHARS, constant_headline, join_names, verdict_lines
 from whence.report.formatting import format_number
-from whence.statistics.paired_comparison import format_p
+from whence.statistics.verdict_texts import format_p
 
 
 def claim_sentences(study: dict[str, Any]) -> list[str]:

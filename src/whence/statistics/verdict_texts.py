@@ -1,0 +1,78 @@
+"""Verdicts in words, for terminals, reports and ledgers."""
+
+from __future__ import annotations
+
+from whence.statistics.analysis_plan import AnalysisPlan
+from whence.statistics.contrasts import Contrast
+from whence.statistics.further_seeds import MOST_SEEDS
+
+
+def format_p(p: float | None) -> str:
+    """
+    >>> format_p(0.0312), format_p(0.00002), format_p(None)
+    ('p = 0.031', 'p < 0.0001', 'no p value')
+    """
+    if p is None:
+        return "no p value"
+    return "p < 0.0001" if p < 0.0001 else f"p = {p:.2g}"
+
+
+def describe_contrast(contrast: Contrast, plan: AnalysisPlan) -> str:
+    """The verdict as a sentence about the first arm, with interval, p value and seeds."""
+    facts = [
+        _describe_interval(contrast),
+        _describe_test(contrast),
+        "1 seed" if contrast.seeds == 1 else f"{contrast.seeds} seeds",
+    ]
+    if contrast.missing:
+        facts.append(f"without seed {', '.join(map(str, contrast.missing))}")
+    return f"{contrast.first} is {_compose(contrast, plan, facts)}"
+
+
+def describe_verdict(contrast: Contrast, plan: AnalysisPlan) -> str:
+    """The verdict without the name of the first arm, for tables that show the interval and the seeds beside it.
+
+    >>> plan = AnalysisPlan(baseline="none", unit="points")
+    >>> contrast = Contrast("rotary", "none", 5.0, None, 0.00013, "better", 3, (), None)
+    >>> describe_verdict(contrast, plan)
+    'better than none by 5 points (p = 0.00013)'
+    """
+    return _compose(contrast, plan, [] if contrast.verdict == "equivalent" else [_describe_test(contrast)])
+
+
+def _compose(contrast: Contrast, plan: AnalysisPlan, facts: list[str]) -> str:
+    unit, second, difference = f" {plan.unit}" if plan.unit else "", contrast.second, contrast.estimate or 0.0
+    known = [fact for fact in [*facts, _describe_look(contrast, plan), contrast.note or ""] if fact]
+    inside = f" ({', '.join(known)})" if known else ""
+    if contrast.verdict in ("better", "worse"):
+        return f"{contrast.verdict} than {second} by {abs(difference):.3g}{unit}{inside}"
+    if contrast.verdict == "equivalent":
+        return f"equivalent to {second} within {plan.margin:g}{unit}{inside}"
+    if contrast.estimate is None or contrast.p is None:
+        return f"undecided against {second}{inside}"
+    size = f"{abs(difference):.3g}{unit} {'above' if difference > 0 else 'below'}" if difference else "equal to"
+    return f"undecided: {size} {second} so far{inside}{_describe_needed(contrast)}"
+
+
+def _describe_interval(contrast: Contrast) -> str:
+    return "" if contrast.interval is None else f"{contrast.interval.low:.3g} to {contrast.interval.high:.3g}"
+
+
+def _describe_test(contrast: Contrast) -> str:
+    return "" if contrast.p is None else format_p(contrast.p)
+
+
+def _describe_look(contrast: Contrast, plan: AnalysisPlan) -> str:
+    """The look that made a claim, if the contrast has later seeds too."""
+    if contrast.look is None or not plan.looks or plan.looks[contrast.look - 1] == contrast.seeds:
+        return ""
+    return f"claimed at the look after {plan.looks[contrast.look - 1]} seeds"
+
+
+def _describe_needed(contrast: Contrast) -> str:
+    if contrast.seeds_needed is not None:
+        more = f"{contrast.seeds_needed} more seed{'' if contrast.seeds_needed == 1 else 's'}"
+        return f"; about {more} would probably decide at this difference"
+    if contrast.interval is not None:
+        return f"; more than {MOST_SEEDS} seeds would be needed at this difference"
+    return ""
