@@ -17,6 +17,7 @@ CONFIGS = {
     "gpt_neox": lambda: t.GPTNeoXConfig(**SIZE, intermediate_size=48, max_position_embeddings=256),
     "gpt2": lambda: t.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=256),
     "opt": lambda: t.OPTConfig(**SIZE, word_embed_proj_dim=32, ffn_dim=48, max_position_embeddings=256),
+    "qwen2": lambda: t.Qwen2Config(**GROUPED),
     "phi3": lambda: t.Phi3Config(**GROUPED, pad_token_id=0),
     "olmo2": lambda: t.Olmo2Config(**GROUPED),
     "gpt_oss": lambda: t.GptOssConfig(

@@ -2,6 +2,8 @@
 
 from whence.hf.attach import Attachment, attach
 from whence.hf.capture import attention_layers, capture, capture_unavailable
+from whence.hf.edits import AttentionEdit, EditedCall, Region
+from whence.hf.intervene import intervene
 from whence.hf.load import LoadedModel, LogitsModel, load
 from whence.hf.recorders import (
     AttentionRows,
@@ -13,11 +15,13 @@ from whence.hf.recorders import (
     RotatedQK,
     SegmentMass,
 )
+from whence.hf.requests import Request, request
 from whence.hf.settings import attached_settings
 from whence.hf.state_io import attach_saved, read_positions, save_positions
 
 __all__ = [
-    "Attachment", "AttentionRows", "DistanceProfile", "HiddenStates", "KeyProfile", "LastRow", "LoadedModel", "LogitsModel",
-    "Recorder", "RotatedQK", "SegmentMass", "attach", "attach_saved", "attached_settings",
-    "attention_layers", "capture", "capture_unavailable", "load", "read_positions", "save_positions",
+    "Attachment", "AttentionEdit", "AttentionRows", "DistanceProfile", "EditedCall", "HiddenStates", "KeyProfile", "LastRow",
+    "LoadedModel", "LogitsModel", "Recorder", "Region", "Request", "RotatedQK", "SegmentMass", "attach", "attach_saved",
+    "attached_settings", "attention_layers", "capture", "capture_unavailable", "intervene", "load", "read_positions",
+    "request", "save_positions",
 ]  # fmt: skip

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from whence import torch_modes
-from whence.attention.attend import attend
+from whence.attention.attend import Options, attend
 from whence.errors import WhenceError, require_package, usage_error
+from whence.hf.edits import EditedCall
 from whence.hf.integrations import active_position, load_from_meta
 from whence.hf.masks import MaskInfo, build_mask, read_mask_info
 from whence.position.base import Position, Rows, Sum
@@ -22,6 +23,7 @@ from whence.position.no_position import NoPosition
 
 KEY = "whence"  # in transformers' registries, and the name of a layer's Position on its attention module
 OBSERVERS = "_whence_observers"
+EDITOR = "_whence_editor"  # of a layer whose attention is edited; see ``intervene``
 COMBINED = "_whence_combined"  # a layer's Position combined with the model's own softcap and sinks
 NO_POSITION = NoPosition()  # of a layer without a Position
 
@@ -42,6 +44,7 @@ class AttentionCall:
     mask_info: MaskInfo
     position_ids: Tensor | None
     scale: float | None
+    edited: EditedCall | None = None  # of a layer whose attention is edited
 
     def weights(self, rows: Tensor, keys: int | None = None) -> Tensor:
         """The attention weights ``[B, H, n, keys]`` of the queries ``rows``, ``[n]`` or ``[B, n]``.
@@ -51,6 +54,8 @@ class AttentionCall:
             keys: return the first ``keys`` keys only; no query in ``rows`` may see a later one.
         """
         keys = self.k.shape[2] if keys is None else keys
+        if self.edited is not None:
+            return self.edited.weights_of(rows)[..., :keys]
         if rows.ndim == 1:
             q = self.q[:, :, rows]
         else:
@@ -97,6 +102,9 @@ def attention(
             "attend reads keys and values from one contiguous tensor",
             "generate with a dynamic or a static cache",
         )
+    editor = module.__dict__.get(EDITOR)
+    if editor is not None and (discarded := editor.capture(query, key, value)) is not None:
+        return discarded, None
     layer_position = active_position(getattr(module, KEY, None))
     layer_position = NO_POSITION if layer_position is None else layer_position
     if not torch_modes.is_tracing():
@@ -107,15 +115,37 @@ def attention(
     info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
     arguments = info.attend_arguments(layer_position, position_ids)
     arguments |= {"position": position, "scale": scaling, "dropout": dropout}
-    weights = None
-    if output_attentions:
+    weights = edited = None
+    if editor is not None:
+        edited = editor.call(query, key, value, info, scaling, softcap, s_aux)
+        out, weights = _edited_attention(edited, arguments, bool(output_attentions))
+    elif output_attentions:
         out, weights = attend(query, key, value, return_weights=True, **arguments)
     else:
         out = attend(query, key, value, **arguments)
     for observer in module.__dict__.get(OBSERVERS, ()):
         with torch.no_grad():
-            observer(AttentionCall(module, query, key, value, layer_position, position, info, position_ids, scaling))
+            q, k = (query, key) if edited is None else edited.rotated()
+            observer(AttentionCall(module, q, k, value, layer_position, position, info, position_ids, scaling, edited))
     return out.transpose(1, 2).contiguous(), weights
+
+
+def _edited_attention(call: EditedCall, arguments: Options, output_attentions: bool) -> tuple[Tensor, Tensor | None]:
+    """The attention of an edited layer: the rows that an edit affects are computed by it, the others as usual."""
+    if arguments["dropout"]:
+        raise usage_error(
+            "an edited model",
+            f"dropout {arguments['dropout']} of the attention weights",
+            "an intervention changes a trained model",
+            "call model.eval(), or set attention_dropout=0",
+        )
+    rows, every = call.affected(), torch.arange(call.q.shape[2], device=call.q.device)
+    weights = call.weights(every) if output_attentions else None
+    if rows is None or len(rows) == len(every):
+        return call.output(every), weights
+    q, k = call.rotated()
+    out = attend(q, k, call.v, **arguments)
+    return (out.index_copy(2, rows, call.output(rows).to(out.dtype)) if len(rows) else out), weights
 
 
 class Softcap(Position):

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from whence.errors import WhenceError, usage_error
 from whence.hf.integrations import execution_device, independent_rounding
 from whence.hf.interface import AttentionCall, not_a_decoder_error, observe
+from whence.hf.requests import Request, set_request
 from whence.torch_modes import eval_mode
 from whence.validation import format_value
 
 TOKENS = 6
+TINY_REQUEST = Request(documents=(((1, 3), (3, 4)),), prompt_ends=(5,))  # for interventions on these tokens
 
 
 def find_attention_layers(subject: str, model: Any) -> dict[int, nn.Module]:
@@ -100,7 +102,7 @@ def tiny_input(subject: str, model: Any) -> Tensor:
 
 def run_tiny_forward(model: Any, tokens: Tensor) -> Tensor:
     """Logits ``[1, tokens, n]``, or the base model's states if the head returns one result per sequence."""
-    with torch.no_grad(), eval_mode(model):
+    with torch.no_grad(), eval_mode(model), set_request(model, TINY_REQUEST):
         out = _call(model, tokens)
         logits = out[0] if getattr(out, "logits", None) is None else out.logits
         if logits.ndim == 3 and logits.shape[1] == tokens.shape[1]:

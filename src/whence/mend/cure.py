@@ -1,0 +1,92 @@
+"""``Cure``: the base class of the built-in cures for positional bias. Each cure is one file, with its paper named.
+
+A cure is an intervention (``whence.mend.Intervention``) that can do three more things: change a prompt before it is
+tokenized, choose its own settings on a validation set, and say why it cannot be applied to a model. Most cures define
+``edits`` alone: a ``whence.hf.AttentionEdit`` for each layer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar, Self
+
+from whence.errors import WhenceError
+from whence.hf.edits import AttentionEdit
+from whence.hf.intervene import intervene
+from whence.probe.probed_model import ProbedModel
+from whence.probe.tasks.task import Prompt
+
+
+class Cure:
+    """The base class. Settings are the constructor's arguments, each kept in an attribute of the same name.
+
+    Attributes:
+        name: for ``--cure`` and tables.
+        title: for pages.
+        paper: authors, year and arXiv number.
+        needs_documents: the token spans of the documents of a prompt must be known; see ``whence.hf.request``.
+        extra_passes: forward passes over the prompt beside the usual one, if their number does not depend on the prompt.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    paper: ClassVar[str]
+    needs_documents: ClassVar[bool] = False
+
+    def edits(self, model: Any) -> AttentionEdit | Mapping[int, AttentionEdit]:
+        """The edits of the model's layers: one for all, or by layer. New ones for each use, because they may hold state."""
+        raise NotImplementedError
+
+    def identity(self) -> Self:
+        """The same cure with the setting that changes nothing."""
+        raise NotImplementedError
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments as JSON values."""
+        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+        return {name: _to_json(getattr(self, name)) for name in names}
+
+    def apply(self, model: Any) -> AbstractContextManager[Any]:
+        """Change the model inside the block and restore it exactly afterwards, also after an error."""
+        return self._apply(model)
+
+    @contextmanager
+    def _apply(self, model: Any) -> Iterator[None]:
+        with intervene(model, self.edits(model)):
+            yield
+
+    def controls(self) -> Sequence[Self]:
+        """The identity setting, which must change nothing: it tests the machinery."""
+        identity = self.identity()
+        return () if identity.settings() == self.settings() else (identity,)
+
+    def rewrite(self, lm: ProbedModel, prompt: Prompt) -> Prompt:
+        """The prompt that the model reads instead, for cures that act on its text."""
+        return prompt
+
+    def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> Self:
+        """The same cure with settings chosen on these prompts; itself if it has nothing to choose."""
+        return self
+
+    def unavailable(self, model: Any) -> str | None:
+        """Why the cure cannot be applied to a model, in one sentence; None if it can."""
+        try:
+            with self.apply(model):
+                return None
+        except WhenceError as error:
+            return str(error)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+
+
+def number_of_layers(model: Any) -> int:
+    return int(model.config.get_text_config().num_hidden_layers)
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, range | tuple | list):
+        return [_to_json(one) for one in value]
+    return value
