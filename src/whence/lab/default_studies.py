@@ -247,13 +247,14 @@ def _choose_file_task(data: str, options: Mapping[str, Any]) -> str:
         return "labelled_file" if labelled else "text_file"
     path = Path(data)
     if not (table_files(path) if path.is_dir() else text_files.is_table(path)):
-        if "text_column" in options:
-            got = f"{options['text_column']!r} with {path.name}"
-            raise usage_error("--text-column", got, "only a table has columns", "leave it out")
+        for name in ("text_column", "split_column"):
+            if name in options:
+                option, got = f"--{name.replace('_', '-')}", f"{options[name]!r} with {path.name}"
+                raise usage_error(option, got, "only a table has columns", "leave it out")
         return "text_file"
     if "label_column" in options or "text_column" not in options:
         return "labelled_file"
-    columns = read_table(path, [options["text_column"]]).columns
+    columns = read_table(path, [options["text_column"], options.get("split_column")]).columns
     return "labelled_file" if "label" in columns else "text_file"
 
 

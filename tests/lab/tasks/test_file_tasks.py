@@ -392,6 +392,37 @@ def test_which_task_a_file_becomes(tmp_path, pairs):
     assert "none.csv" in refused(lambda: choose(str(tmp_path / "none.csv")))
 
 
+def test_a_split_column_of_texts(tmp_path):
+    words = {"Train": "alpha beta", "dev": "gamma gamma", "TEST": "delta delta"}
+    rows = [f"{text * 20},{part}" for _ in range(10) for part, text in words.items()]
+    path = tmp_path / "texts.csv"
+
+    def build(rows, **settings):
+        path.write_text("\n".join(["body,part", *rows]))
+        chosen = {"text_column": "body", "split_column": "part", **settings}
+        return load("text_file", path=str(path), **chosen)
+
+    task = build(rows)
+    assert default_studies.file_task(str(path), text_column="body", split_column="part")[0] == "text_file"
+    assert task.describe_data()["split"] == "the parts that the column 'part' names"
+    shown = {split: "".join(task.decode(task.evaluation(split)[0].tokens[0])) for split in task.splits()}
+    assert "delta" in shown["test"] and "gamma" in shown["validation"] and "alpha" not in "".join(shown.values())
+    assert "--split-column part" in build(rows, split_column="").describe_data()["notes"][0]
+    for wrong, settings, expected in (
+        ([*rows, "epsilon,later"], {}, ["'later'", "--skip-bad-rows"]),
+        ([*rows, "epsilon,"], {}, ["line 32", "--skip-bad-rows"]),
+        ([row for row in rows if "Train" in row], {}, ["only train", "rows of test"]),
+        ([row for row in rows if "TEST" in row], {}, ["only test", "rows of train"]),
+        (rows, {"split_column": "fold"}, ["--split-column", "'fold'"]),
+        (rows, {"split_column": "body"}, ["'body'", "another column"]),
+    ):
+        said = refused(lambda wrong=wrong, settings=settings: build(wrong, **settings))
+        assert [word for word in expected if word not in said] == []
+    (tmp_path / "book.txt").write_text(TEXT)
+    said = refused(lambda: default_studies.file_task(str(tmp_path / "book.txt"), split_column="part"))
+    assert "--split-column" in said and "'part'" in said and "leave it out" in said
+
+
 def test_texts_without_a_training_part_are_refused(tmp_path):
     for part in ("dev", "test"):
         (tmp_path / f"{part}.csv").write_text("text\n" + "some words\n" * 5)

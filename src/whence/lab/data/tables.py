@@ -43,6 +43,7 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex")
 #: the number of a file among those of one split, as Hugging Face writes it
 _SHARD = re.compile(r"-\d+-of-\d+")
 SPLIT = "split"  # the column that a folder or a Hugging Face dataset adds
+SPLIT_COLUMNS = ("split", "part", "fold", "partition")  # usual names of a column of splits
 
 
 @dataclass
@@ -71,6 +72,15 @@ class Table:
                 f"the columns of {self.name} are {_list_columns(self.columns)}",
                 self._column_remedy(column),
             )
+
+    def notice_split_columns(self) -> list[str]:
+        """A note about a column that seems to name the parts and is not used."""
+        return [
+            f"The column {column!r} is not used; --split-column {column} would take the parts from it."
+            for column in self.columns
+            if column.lower() in SPLIT_COLUMNS
+            and any(str(row.values.get(column)).strip().lower() in SPLIT_NAMES for row in self.rows)
+        ]
 
     def _column_remedy(self, column: str) -> str:
         (only, *more) = self.columns

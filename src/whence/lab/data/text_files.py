@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import usage_error
-from whence.lab.data.rows import NOT_UTF8, SPLIT_NAMES, BadRow
+from whence.lab.data.rows import NOT_UTF8, SPLIT_NAMES, BadRow, split_value
 from whence.lab.data.splits import SHARES, normalize_text
 from whence.lab.data.tables import (
     FORMATS,
@@ -67,26 +67,36 @@ def read_corpus(path: Path, seed: int) -> Corpus:
     return Corpus({part: "\n".join(own) for part, own in parts.items()}, how, total, all_bad, len(chosen), ignored)
 
 
-def corpus_of_table(table: Table, column: str) -> Corpus:
-    """The texts of a column, one below the other. The rows keep their order; empty texts are blank lines."""
+def corpus_of_table(table: Table, column: str, split_column: str = "") -> Corpus:
+    """The texts of a column, one below the other. The rows keep their order; empty texts are blank lines.
+
+    ``split_column`` names the part of each row; without it the parts are those of the files, or cut from the end.
+    """
+    if column == split_column:
+        got, rule = f"the column {column!r} for two of them", "text and split are different columns"
+        raise usage_error("--data", got, rule, "name another column")
+    splits = split_column or (SPLIT if table.has_splits else "")
     texts: list[tuple[str, str]] = []
     bad = list(table.bad)
     for row in table.rows:
-        value = row.values.get(column)
+        value, part = row.values.get(column), split_value(row, splits) if splits else "train"
         if not isinstance(value, str):
             bad.append(row.bad("no text"))
+        elif isinstance(part, BadRow):
+            bad.append(part)
         else:
-            texts.append((SPLIT_NAMES.get(str(row.values.get(SPLIT)), "train"), value.rstrip("\n") + "\n"))
-    if table.has_splits:
+            texts.append((part, value.rstrip("\n") + "\n"))
+    if splits:
         parts = {part: "".join(text for own, text in texts if own == part) for part in ("train", "validation", "test")}
         if not parts["test"]:
             parts["test"] = parts.pop("validation")
         named = {part: text for part, text in parts.items() if text}
-        return Corpus(named, "the parts that the data name", len(texts), bad, notes=table.notes)
+        how = f"the parts that the {f'column {splits!r} names' if split_column else 'data name'}"
+        return Corpus(named, how, len(texts), bad, notes=table.notes)
     pieces = _cut([text for _, text in texts])
     how = "the last tenth of the rows is the test part, the tenth before it the validation part"
     cut = {part: "".join(own) for part, own in zip(("train", "validation", "test"), pieces, strict=True)}
-    return Corpus(cut, how, len(texts), bad, notes=table.notes)
+    return Corpus(cut, how, len(texts), bad, notes=[*table.notes, *table.notice_split_columns()])
 
 
 def is_table(path: Path) -> bool:

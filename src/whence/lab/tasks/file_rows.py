@@ -11,12 +11,11 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.data import hub
-from whence.lab.data.rows import SPLIT_NAMES, BadRow, Row, report_bad_rows, split_value, text_value
+from whence.lab.data.rows import BadRow, Row, report_bad_rows, split_value, text_value
 from whence.lab.data.splits import describe_duplicates, normalize_text, stratified_split
 from whence.lab.data.tables import SPLIT, Table, hash_data, read_table
 from whence.lab.data.tokenizers import TOKENS, Tokenizer, WordTokenizer
 
-SPLIT_COLUMNS = ("split", "part", "fold", "partition")  # usual names of a column of splits
 PARTS = ("train", "test", "validation")  # the test part decides, so it is before validation
 
 
@@ -130,7 +129,7 @@ class Rows:
             raise usage_error("--data", got, "there must be rows for training and for test", remedy)
         self.notes = [*table.notes, *_notice_labels(self.labels if label_column else [])]
         if not splits:
-            self.notes += _notice_splits(table)
+            self.notes += table.notice_split_columns()
 
     def facts(self, labels: bool) -> dict[str, Any]:
         return {
@@ -163,16 +162,6 @@ def _notice_labels(labels: Sequence[str]) -> list[str]:
         spellings[label.casefold()].add(label)
     alike = [sorted(own) for own in spellings.values() if len(own) > 1]
     return [f"Different classes that differ in case only: {', '.join(own)}." for own in alike]
-
-
-def _notice_splits(table: Table) -> list[str]:
-    """A note about a column that seems to name the parts and is not used."""
-    return [
-        f"The column {column!r} is not used; --split-column {column} would take the parts from it."
-        for column in table.columns
-        if column.lower() in SPLIT_COLUMNS
-        and any(str(row.values.get(column)).strip().lower() in SPLIT_NAMES for row in table.rows)
-    ]
 
 
 def _drop_rare_labels(

@@ -127,6 +127,7 @@ class TextFile(LanguageModelling):
     Args:
         path: a text file, a folder of them, a table with a column of texts, or ``hf:NAME``.
         text_column: the column with the texts, for a table.
+        split_column: the column of a table that names the split of each row.
         split_seed: seed of the choice of held-out files.
         tokens: ``bytes``, ``words``, ``characters`` or the path of a ``tokenizer.json``.
         context: tokens of a training input.
@@ -143,6 +144,7 @@ class TextFile(LanguageModelling):
         self,
         path: str,
         text_column: str = "",
+        split_column: str = "",
         split_seed: int = 0,
         tokens: str = "bytes",
         context: int = 64,
@@ -156,15 +158,17 @@ class TextFile(LanguageModelling):
         require_same_data(path, tokens, sha256)
         if text_column or hub.is_hub_name(path):
             column = text_column or "text"
-            corpus = text_files.corpus_of_table(load_table(path, {"--text-column": column}), column)
+            columns = {"--text-column": column, "--split-column": split_column or None}
+            corpus = text_files.corpus_of_table(load_table(path, columns), column, split_column)
         else:
             corpus = text_files.read_corpus(Path(path), split_seed)
-        bad_rows = report_bad_rows(
-            Path(path).name, corpus.bad, corpus.units, skip_bad_rows, "a text is UTF-8 and not empty"
-        )
-        if "train" not in corpus.parts:
-            got = f"only {', '.join(corpus.parts)} in {Path(path).name}"
-            raise usage_error("--data", got, "a model needs training texts", "add a file whose name starts with train")
+        rule = "every row needs a text and a split" if split_column else "a text is UTF-8 and not empty"
+        bad_rows = report_bad_rows(Path(path).name, corpus.bad, corpus.units, skip_bad_rows, rule)
+        for part in ("train", "test"):
+            if part not in corpus.parts:
+                got = f"only {', '.join(corpus.parts)} in {Path(path).name}"
+                remedy = f"add {'rows of' if split_column else 'a file whose name starts with'} {part}"
+                raise usage_error("--data", got, "there must be texts for training and for test", remedy)
         tokenizer = build_tokenizer(tokens, [corpus.parts["train"]], words)
         encoded = {part: tokenizer.encode(text) for part, text in corpus.parts.items()}
         settings = {
