@@ -24,12 +24,28 @@ def describe_user_error(error: Exception) -> str | None:
     frame = find_user_frame(error)
     if frame is None:
         return None
-    path = Path(frame.filename)
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
     message = next(iter(str(error).strip().splitlines()), "")
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return f"{path}, line {frame.lineno}, in {frame.name}: {text} ({TRACEBACK}=1 shows the traceback)"
+    return f"{_format_frame(frame)}: {text} ({TRACEBACK}=1 shows the traceback)"
+
+
+def locate_error(error: Exception) -> str | None:
+    """File, line and function of an error: in the user's code or, for an error of whence, in whence. None without a traceback."""
+    frame = find_user_frame(error)
+    if frame is None:
+        package = Path(__file__).parent
+        own = [one for one in traceback.extract_tb(error.__traceback__) if package in Path(one.filename).parents]
+        frame = own[-1] if own else None
+    return None if frame is None else _format_frame(frame)
+
+
+def _format_frame(frame: traceback.FrameSummary) -> str:
+    path, package = Path(frame.filename), Path(__file__).parent
+    if package in path.parents:
+        path = path.relative_to(package.parent)
+    elif path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return f"{path}, line {frame.lineno}, in {frame.name}"
 
 
 def find_user_frame(error: Exception) -> traceback.FrameSummary | None:

@@ -148,7 +148,7 @@ def test_missing_and_foreign_records_are_no_values(folder, tmp_path):
     (tmp_path / second.file_name).write_text("{")
     part = results.collect_study(STUDY, tmp_path)
     assert [set(one["values"]["test"]) for one in part["arms"]] == [{"5"}, {"5"}]
-    assert part["comparison"] is None and part["why_no_comparison"] == "not every seed of none, alibi has a record"
+    assert part["comparison"] is None and part["why_no_comparison"] == "not every seed of none has a record"
 
 
 def test_records_that_cannot_be_read_are_named(folder, tmp_path):

@@ -129,7 +129,7 @@ def _arm(name: str, metric: str, lengths: dict[str, int], seeds: int, study: str
     return {
         "summary": summary(list(values["test"].values())).to_json(),
         "name": name, "position": f"p.{name}()", "parameters": 105_216 + 64 * len(name), "values": values,
-        "diverged": diverged, "curves": curves, "wall_seconds": 41.7 + len(name),
+        "diverged": diverged, "failed": [], "curves": curves, "wall_seconds": 41.7 + len(name),
         "numbers": {
             "before": {f"blocks.{k}": "beta=[1, 1, 1, 1]" for k in range(2)} if learned else {},
             "after": {f"blocks.{k}": "beta=[0.42, 1.7, 3.1, 0.08]" for k in range(2)} if learned else {},

@@ -135,7 +135,7 @@ def test_table_numbers_are_those_of_the_comparison(document: Document) -> None:
     mean, difference = f"{arm['summary']['mean']:.2f}", f"+{arm['difference']:.2f}"
     low, high = arm["corrected_interval"]["low"], arm["corrected_interval"]["high"]
     assert f"Alibi {mean} " in document.text and f" {difference} {low:.2f} to {high:.2f} " in document.text
-    assert "seed 1 at step 340" in document.text and "with uncommitted changes" in document.text
+    assert "seed 1 diverged at step 340" in document.text and "with uncommitted changes" in document.text
 
 
 def test_comparison_of_fractions_is_shown_in_percent() -> None:

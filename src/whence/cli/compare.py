@@ -338,6 +338,7 @@ def run_sweeps(
     for state in states:
         for line in [
             *state.outcome.problems,
+            *(error.describe() for error in state.outcome.failed),
             *(describe_divergence(run, state.outcome.folder) for run in state.outcome.diverged),
         ]:
             print(line, file=sys.stderr)

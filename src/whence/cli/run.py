@@ -113,9 +113,11 @@ def parse_shard(text: str | None) -> tuple[int, int]:
 
 
 def count_missing_runs(states: list[StudyProgress], index: int, count: int) -> int:
-    """The number of runs that belong to other shards and have no record. After several looks there are none."""
+    """The number of runs that belong to other shards and have not ended. After several looks there are none."""
+    from whence.lab.failures import load_failure
+
     return sum(
-        not records.exists(state.outcome.folder / run.file_name)
+        not records.exists(state.outcome.folder / run.file_name) and load_failure(run, state.outcome.folder) is None
         for state in states
         if len(state.study.looks) == 1
         for number, run in enumerate(state.study.runs())
@@ -161,6 +163,7 @@ def run_studies(
         return
     folders = [state.outcome.folder for state in states if (state.outcome.folder / "study.json").exists()]
     problems = [line for state in states for line in state.outcome.problems]
+    problems += [error.describe() for state in states for error in state.outcome.failed]
     problems += [describe_divergence(run, s.outcome.folder) for s in states for run in s.outcome.diverged]
     unfinished = sum(len(state.outcome.unfinished) for state in states)
     if unfinished:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +11,7 @@ from whence.lab.study import PERCENT_METRICS, Study
 from whence.statistics import AnalysisPlan, PairedComparison, cohen_d, compare_paired, summary
 from whence.statistics.verdict_texts import describe_verdict
 
-#: value of each arm by seed; None for a run that diverged
+#: value of each arm by seed; None for a run that failed or diverged
 Values = Mapping[str, Mapping[int, float | None]]
 #: an undecided difference with a corrected p value up to this multiple of alpha is called suggestive
 SUGGESTIVE = 4
@@ -23,6 +23,8 @@ class Judgement:
 
     comparison: PairedComparison | None
     reason: str | None = None
+    needed: tuple[str, ...] = ()  # arms that get further seeds
+    dropped: tuple[str, ...] = ()  # arms whose runs all failed or diverged
 
 
 def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> AnalysisPlan:
@@ -52,7 +54,8 @@ def scale_values(values: Values, metric: str) -> dict[str, dict[int, float | Non
 def judge_study(study: Study, values: Values, metric: str, higher_is_better: bool) -> Judgement:
     """Compare the arms at every look whose runs are complete. Accuracies count in percentage points.
 
-    An arm that an earlier look decided needs no further seeds; a diverged run counts as a run without a value.
+    An arm that an earlier look decided needs no further seeds; a run that failed or diverged counts as a run without a
+    value.
     """
     if len(study.arms) < 2:
         return Judgement(None, "there is only one arm")
@@ -60,30 +63,47 @@ def judge_study(study: Study, values: Values, metric: str, higher_is_better: boo
         return Judgement(None, "one seed has no variance; a comparison needs at least two seeds")
     plan, scaled = analysis_plan(study, metric, higher_is_better), scale_values(values, metric)
     comparison: PairedComparison | None = None
-    needed = [arm.name for arm in study.arms]
+    failed: tuple[str, ...] = ()
+    needed = tuple(arm.name for arm in study.arms)
     for look in study.looks:
         seeds = study.seeds[:look]
         unfinished = [name for name in needed if any(seed not in scaled.get(name, {}) for seed in seeds)]
         if unfinished:
             reason = f"not every seed of {', '.join(unfinished)} has a record"
-            return Judgement(comparison, None if comparison else reason)
+            return Judgement(comparison, None if comparison else reason, needed, failed)
         table = {
             arm.name: {seed: value for seed, value in scaled.get(arm.name, {}).items() if seed in seeds}
             for arm in study.arms
         }
+        failed = arms_without_value(table)
+        if plan.baseline in failed:
+            return Judgement(None, f"every seed of the baseline {plan.baseline} failed or diverged", (), failed)
+        if len(table) - len(failed) < 2:
+            return Judgement(None, f"every seed of {', '.join(failed)} failed or diverged", (), failed)
         comparison = compare_paired(table, plan)
-        needed = list(comparison.undecided_arms())
+        needed = arms_to_train(comparison, table)
         if not needed:
             break
-    if not any(value is not None for value in scaled[study.decision.baseline].values()):
-        return Judgement(None, f"every seed of the baseline {study.decision.baseline} diverged")
-    return Judgement(comparison)
+    return Judgement(comparison, None, needed, failed)
+
+
+def arms_without_value(values: Values) -> tuple[str, ...]:
+    """The arms whose runs all failed or diverged."""
+    return tuple(name for name, own in values.items() if all(value is None for value in own.values()))
+
+
+def arms_to_train(comparison: PairedComparison, values: Values) -> tuple[str, ...]:
+    """The arms that get further seeds: those with an undecided comparison, without arms whose runs all failed or diverged."""
+    failed = arms_without_value(values)
+    contrasts = [one for one in comparison.contrasts if one.first not in failed and one.second not in failed]
+    return replace(comparison, contrasts=tuple(contrasts)).undecided_arms()
 
 
 def comparison_findings(study: Study, comparison: PairedComparison, values: Values, metric: str) -> dict[str, Any]:
     """The comparison for a report, as plain JSON: every arm against the baseline, and the other contrasts, if any."""
-    scaled, baseline, level = scale_values(values, metric), study.decision.baseline, 1 - study.decision.alpha
+    scaled, level = scale_values(values, metric), 1 - study.decision.alpha
     own = {name: [v for v in by_seed.values() if v is not None] for name, by_seed in scaled.items()}
+    baseline = study.decision.baseline if own[study.decision.baseline] else next(name for name in own if own[name])
     arms, others = {}, []
     for contrast in comparison.contrasts:
         pair = {contrast.first, contrast.second}
@@ -93,6 +113,11 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         if contrast.estimate is None:  # the arms have no common seed: not compared
             continue
         against = contrast if contrast.second == baseline else contrast.reversed()
+        without = [
+            seed
+            for seed in comparison.seeds
+            if None in (scaled[name].get(seed, 0.0) for name in (against.first, baseline))
+        ]
         arms[against.first] = {
             "summary": summary(own[against.first], level).to_json(),
             "means": _common_means(study, scaled[against.first], scaled[baseline], against.seeds),
@@ -102,9 +127,10 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
             "effect": _effect_size(own[against.first], own[baseline]),
             "kind": against.verdict,
             "suggestive": against.verdict == "undecided" and (against.p or 1.0) <= SUGGESTIVE * comparison.plan.alpha,
-            "verdict": describe_verdict(against, comparison.plan),
+            "verdict": describe_verdict(against, comparison.plan) + describe_left_out(without),
             "seeds": against.seeds,
             "missing": list(against.missing),
+            "left_out": without,
             "seeds_needed": against.seeds_needed,
         }
     return {
@@ -113,6 +139,18 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         "margin": comparison.plan.margin, "family": comparison.plan.family, "looks": list(study.looks),
         "look": comparison.look, "seeds": len(comparison.seeds),
     }  # fmt: skip
+
+
+def describe_left_out(seeds: Sequence[int]) -> str:
+    """The end of a verdict without the seeds that failed or diverged.
+
+    >>> describe_left_out([2]), describe_left_out([0, 2]), describe_left_out([])
+    (', without seed 2', ', without seeds 0 and 2', '')
+    """
+    if not seeds:
+        return ""
+    *first, last = map(str, seeds)
+    return f", without seeds {', '.join(first)} and {last}" if first else f", without seed {last}"
 
 
 def _common_means(

@@ -11,6 +11,7 @@ from whence import records
 from whence.errors import MissingExtra, WhenceError, usage_error
 from whence.lab import decisions, sweeps, tasks
 from whence.lab.arms import Arm
+from whence.lab.failures import load_failure
 from whence.lab.observe import load_observations
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.sources import has_same_sources
@@ -141,11 +142,26 @@ def summarize_arm(study: Study, arm: Arm, folder: Path, reader: RecordReader | N
         for split, row in result["evaluations"][-1]["splits"].items():
             values.setdefault(split, {})[seed] = row["value"]
     decisive = list(values.get(study.decision.split, {}).values())
+    failed = find_failures(study, arm, folder, reader)
     return {
         "summary": summary(decisive, 1 - study.decision.alpha).to_json() if decisive else None,
         "name": arm.name, "position": arm.position, "parameters": parameters, "values": values, "diverged": diverged,
-        "curves": curves, "numbers": numbers, "wall_seconds": sum(seconds) / len(seconds) if seconds else 0.0,
+        "failed": failed, "curves": curves, "numbers": numbers, "wall_seconds": sum(seconds) / len(seconds) if seconds else 0.0,
     }  # fmt: skip
+
+
+def find_failures(study: Study, arm: Arm, folder: Path, reader: RecordReader | None = None) -> list[dict[str, Any]]:
+    """The seeds of an arm whose run failed or whose record cannot be read, each with the reason."""
+    reader, failures = reader or RecordReader(), []
+    for run in study.runs():
+        if run.arm != arm:
+            continue
+        path, failure = folder / run.file_name, load_failure(run, folder, reader)
+        problem = find_record_problem(path, run, reader) if reader.exists(path) else None
+        reason = failure.reason() if failure else problem
+        if reason:
+            failures.append({"seed": run.seed, "reason": reason})
+    return failures
 
 
 def compare_arms(
@@ -173,10 +189,10 @@ def judge_folder(study: Study, folder: Path) -> decisions.Judgement:
 
 
 def decisive_values(study: Study, arms: list[dict[str, Any]]) -> dict[str, dict[int, float | None]]:
-    """The value of each arm and seed on the deciding split; None for a run that diverged."""
+    """The value of each arm and seed on the deciding split; None for a run that failed or diverged."""
     return {
         arm["name"]: {int(seed): value for seed, value in arm["values"].get(study.decision.split, {}).items()}
-        | {failure["seed"]: None for failure in arm["diverged"]}
+        | {failure["seed"]: None for failure in (*arm["diverged"], *arm["failed"])}
         for arm in arms
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,10 +13,11 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.errors import WhenceError, require_package, usage_error
+from whence.errors import require_package, usage_error
 from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
+from whence.lab.failures import RunFailed, describe_error, load_failure, remove_failure, write_failure
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import reuse_records, run_key
 from whence.lab.sources import describe_origin, gpu_name, has_same_sources, pin_sources
@@ -35,7 +35,6 @@ from whence.lab.study_folder import (
 from whence.lab.study_task import build_model, load_task
 from whence.position.base import Position, Sum
 from whence.position.parameter import format_setting
-from whence.user_code import describe_user_error, show_tracebacks
 
 OnStart = Callable[[Sequence[Run], Path], None]
 
@@ -53,7 +52,8 @@ class StudyOutcome:
     existing: list[Run] = field(default_factory=list)  # before this call, in this study or another one of the folder
     diverged: list[Run] = field(default_factory=list)  # in this call or before
     unfinished: list[Run] = field(default_factory=list)  # at the deadline; a rerun resumes them
-    problems: list[str] = field(default_factory=list)  # corrupt or foreign records, and runs that failed
+    failed: list[RunFailed] = field(default_factory=list)  # in this call; a rerun tries them again
+    problems: list[str] = field(default_factory=list)  # corrupt or foreign records
     notes: list[str] = field(default_factory=list)  # about weights of other studies
 
     def merge(self, later: StudyOutcome) -> StudyOutcome:
@@ -61,9 +61,10 @@ class StudyOutcome:
         completed = self.completed + [run for run in later.completed if run not in self.completed]
         existing = self.existing + [run for run in later.existing if run not in self.existing + completed]
         diverged = self.diverged + [run for run in later.diverged if run not in self.diverged]
+        failed = self.failed + [error for error in later.failed if str(error) not in map(str, self.failed)]
         problems = self.problems + [line for line in later.problems if line not in self.problems]
         notes = self.notes + [line for line in later.notes if line not in self.notes]
-        return StudyOutcome(later.folder, completed, existing, diverged, later.unfinished, problems, notes)
+        return StudyOutcome(later.folder, completed, existing, diverged, later.unfinished, failed, problems, notes)
 
 
 def run_study(
@@ -116,7 +117,7 @@ def run_study(
             write_data_facts(study, folder, task)
             write_baselines(study, folder, task, origin)
             reuse_records(study, folder, base)
-    outcome = StudyOutcome(folder)
+    outcome, began = StudyOutcome(folder), time.time()
     missing: list[Run] = []
     selected = select(study.runs())
     on_start(selected, folder)
@@ -125,6 +126,7 @@ def run_study(
         if not records.exists(path):
             missing.append(run)
             continue
+        remove_failure(run, folder)  # of an earlier try
         problem = find_record_problem(path, run)
         if problem is not None:
             outcome.problems.append(problem)
@@ -134,7 +136,7 @@ def run_study(
         else:
             outcome.diverged.append(run)
     trained, outcome.notes = find_trained_runs(missing if world_size() == 1 else [], folder, base, task)
-    execute = partial(execute_run, origin=origin, deadline=deadline, trained=trained)
+    execute = partial(try_run, origin=origin, deadline=deadline, trained=trained)
     while missing:
         busy: list[Run] = []  # in other processes
         for run, record in chosen.run(execute, missing, folder, on_progress):
@@ -143,7 +145,7 @@ def run_study(
             elif isinstance(record, DeadlineReached):
                 outcome.unfinished.append(run)
             elif isinstance(record, Exception):
-                outcome.problems.append(f"{run.file_name} failed: {describe_failure(record)}")
+                outcome.failed.append(store_failure(run, folder, record))
             elif record["result"]["status"] == "done":
                 outcome.completed.append(run)
             else:
@@ -151,20 +153,14 @@ def run_study(
         missing = []
         for run in busy:
             finished = wait_for_run(run, folder, deadline)
-            if finished or deadline is None or time.time() < deadline:
+            failure = load_failure(run, folder)
+            if failure is not None and failure.time >= began:  # in the other process
+                outcome.failed.append(RunFailed(failure))
+            elif finished or deadline is None or time.time() < deadline:
                 missing.append(run)  # read if there is a record by now; otherwise its process was killed
             else:
                 outcome.unfinished.append(run)
     return outcome
-
-
-def describe_failure(error: Exception) -> str:
-    """Why a run failed: the sentence of an error of whence, or the place in the user's code, or the type of the error."""
-    if isinstance(error, WhenceError):
-        return str(error)
-    if show_tracebacks():
-        return "".join(traceback.format_exception(error)).rstrip()
-    return describe_user_error(error) or f"{type(error).__name__}: {error}"
 
 
 def validate_study(study: Study) -> tasks.Task:
@@ -258,6 +254,36 @@ def execute_run(
             if record is not None:
                 return record
         return train_run(run, folder, on_progress, origin, deadline)
+
+
+def try_run(
+    run: Run,
+    folder: Path,
+    on_progress: Callable[[training.Progress], None] = lambda progress: None,
+    origin: dict[str, Any] | None = None,
+    deadline: float | None = None,
+    trained: Mapping[str, TrainedRun] | None = None,
+) -> dict[str, Any]:
+    """``execute_run``, with every error as ``RunFailed``. The failure is stored here, where its traceback is known."""
+    try:
+        record = execute_run(run, folder, on_progress, origin, deadline, trained)
+    except (training.Terminated, RunInProgress, DeadlineReached):
+        raise
+    except Exception as error:
+        raise store_failure(run, folder, error) from None
+    if process_rank() == 0:
+        remove_failure(run, folder)
+    return record
+
+
+def store_failure(run: Run, folder: Path, error: Exception) -> RunFailed:
+    """Store why a run failed, unless the process that ran it has done so."""
+    if isinstance(error, RunFailed):
+        return error
+    failed = describe_error(run, error)
+    if process_rank() == 0:
+        write_failure(run, folder, failed.failure)
+    return failed
 
 
 def evaluate_again(

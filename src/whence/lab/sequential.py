@@ -2,7 +2,8 @@
 
 The looks of a study (``Decision.looks``) are numbers of seeds. After each of them the records are judged, and arms whose
 comparison is decided get no further seeds. The error rate is divided over the looks (``AnalysisPlan.look_levels``), so
-stopping early does not raise it. A study without looks has one round with all its seeds.
+stopping early does not raise it. A run that fails is left out by name and not tried again in the same call; an arm whose
+runs all failed or diverged gets no further seeds. A study without looks has one round with all its seeds.
 """
 
 from __future__ import annotations
@@ -77,10 +78,12 @@ def run_until_decided(
                 active: tuple[str, ...] = state.active,
                 seeds: Sequence[int] = seeds,
                 has_looks: bool = has_looks,
+                failed: Sequence[tuple[str, int]] = tuple(error.run_id for error in state.outcome.failed),
             ) -> list[Run]:
                 own = select(runs)
                 others = [run for run in runs if run not in own] if has_looks else []
-                return [run for run in own + others if run.arm.name in active and run.seed in seeds]
+                chosen = [run for run in own + others if run.arm.name in active and run.seed in seeds]
+                return [run for run in chosen if (run.arm.name, run.seed) not in failed]
 
             outcome = runner.run_study(
                 state.study,
@@ -96,8 +99,13 @@ def run_until_decided(
             if outcome.unfinished:
                 return states
             if process_rank() == 0 and has_looks:
-                state.comparison = results.judge_folder(state.study, outcome.folder).comparison
-                if state.comparison is not None:
-                    state.active = state.comparison.undecided_arms()
+                judgement = results.judge_folder(state.study, outcome.folder)
+                state.comparison = judgement.comparison
+                state.outcome.notes += [
+                    f"{state.study.name}: {name} gets no further seeds, since all its {len(seeds)} runs failed or diverged"
+                    for name in judgement.dropped
+                    if name in state.active
+                ]
+                state.active = judgement.needed
                 on_look(state.study, state.comparison)
     return states

@@ -23,6 +23,7 @@ from whence import records
 from whence.errors import usage_error
 from whence.lab.arms import Arm
 from whence.lab.default_studies import complete_budget
+from whence.lab.failures import load_failure
 from whence.lab.settings import parse_value, split_settings
 from whence.lab.sources import OWN_PACKAGES
 from whence.lab.study import Decision, Run, Study
@@ -123,7 +124,7 @@ def build_tuning_study(study: Study, sweep: Sweep, seeds: int = 1) -> Study:
 def choose_settings(study: Study, tuning: Study, folder: Path, sweep: Sweep) -> tuple[Study, dict[str, Any]]:
     """The study with the best settings of each arm, and the record of the sweep. Of equal tries the first is best.
 
-    A diverged try has no value. If every try of an arm diverged, an error says so.
+    A try that failed or diverged has no value. If no try of an arm has one, an error says so.
     """
     task = load_task(tuning)
     sign = -1.0 if task.higher_is_better else 1.0
@@ -137,8 +138,8 @@ def choose_settings(study: Study, tuning: Study, folder: Path, sweep: Sweep) -> 
             mean = statistics.fmean(finite) if len(finite) == len(values) else None
             own.append({"arm": arm.name, "settings": settings, "values": values, "mean": mean})
         if all(one["mean"] is None for one in own):
-            rule = "a try that diverges has no value to choose by"
-            raise usage_error(OPTION, f"only tries of {arm.name!r} that diverged", rule, "try other values")
+            rule = "a try that fails or diverges has no value to choose by"
+            raise usage_error(OPTION, f"only tries of {arm.name!r} that failed or diverged", rule, "try other values")
         best = min(own, key=lambda one: math.inf if one["mean"] is None else sign * one["mean"])
         tries += [one | {"chosen": one is best} for one in own]
         chosen.append(apply_settings(arm, best["settings"]))
@@ -165,7 +166,9 @@ def describe_choice(record: Mapping[str, Any]) -> str:
 
 
 def read_value(run: Run, folder: Path) -> float | None:
-    """The last validation value of a try; None if it diverged."""
+    """The last validation value of a try; None if it failed or diverged."""
+    if load_failure(run, folder) is not None:
+        return None
     path = folder / run.file_name
     problem = None if not records.exists(path) else find_record_problem(path, run)
     if problem is not None or not records.exists(path):

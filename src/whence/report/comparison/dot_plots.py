@@ -15,7 +15,7 @@ from whence.report.comparison.baseline_lines import (
     vertical_lines,
 )
 from whence.report.comparison.svg import WIDTH, Scale, linear_scale, log_scale, shorten, svg_element
-from whence.report.comparison.units import Units, describe_diverged, sort_best_first, values_of
+from whence.report.comparison.units import Units, describe_failures, list_failures, sort_best_first, values_of
 from whence.report.formatting import format_number, format_signed, is_finite_number, mean
 
 ROW, TOP, BOTTOM, LEFT, RIGHT = 38, 26, 42, 12, 22
@@ -111,11 +111,11 @@ def _seed_row(
     top: float, units: Units,
 ) -> str:  # fmt: skip
     y = top + DOTS_Y
-    diverged = "; ".join(f"seed {failure['seed']} diverged" for failure in arm["diverged"])
+    failures = "; ".join(list_failures(arm))
     note = "" if values else '<tspan class="lost" dx="8">no value</tspan>'
-    if diverged:
-        title = f"<title>{html.escape(describe_diverged(arm))}</title>"
-        note = f'<tspan class="lost" dx="8">{html.escape(shorten(diverged, 34))}{title}</tspan>'
+    if failures:
+        title = f"<title>{html.escape(describe_failures(arm))}</title>"
+        note = f'<tspan class="lost" dx="8">{html.escape(shorten(failures, 34))}{title}</tspan>'
     name = html.escape(shorten(arm["name"], MAX_NAME_CHARS))
     parts = [
         style.open_group(),

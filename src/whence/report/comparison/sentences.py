@@ -6,8 +6,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from whence.lab.decisions import describe_left_out
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import PERCENT_METRICS, choose_units, name_metric
+from whence.report.comparison.units import PERCENT_METRICS, choose_units, describe_failures, name_metric
 from whence.report.comparison.verdicts import MAX_NAME_CHARS, constant_headline, join_names, verdict_lines
 from whence.report.formatting import format_number
 from whence.statistics.verdict_texts import format_p
@@ -23,7 +24,7 @@ def claim_sentences(study: dict[str, Any]) -> list[str]:
     arms = sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"]))
     sentences = [
         f"{_short(name)} is {arm['kind']} than {_short(baseline)} by {abs(arm['difference']):.3g}{unit} {place} "
-        f"({_describe_means(study, arm)}, {format_p(arm['corrected_p'])})."
+        f"({_describe_means(study, arm)}, {format_p(arm['corrected_p'])}){describe_left_out(arm['left_out'])}."
         for name, arm in arms
         if arm["kind"] in ("better", "worse")
     ]
@@ -47,6 +48,12 @@ def undecided_sentences(study: dict[str, Any]) -> list[str]:
     contrasts = [(name, arm["kind"], arm["verdict"]) for name, arm in comparison["arms"].items()]
     contrasts += [(other["first"], other["verdict"], other["sentence"]) for other in comparison["others"]]
     return [f"{_short(name)} {place}: {text}." for name, kind, text in contrasts if kind == "undecided"]
+
+
+def failure_sentences(study: dict[str, Any]) -> list[str]:
+    """The seeds that failed or diverged, by arm."""
+    place = describe_place(study)
+    return [f"{_short(arm['name'])} {place}: {text}." for arm in study["arms"] if (text := describe_failures(arm))]
 
 
 def describe_place(study: dict[str, Any]) -> str:
@@ -80,6 +87,9 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
         lines.append("No difference is claimed.")
     if undecided:
         lines += ["Undecided:", *_list_items(undecided, width)]
+    failures = [sentence for study in compared for sentence in failure_sentences(study)]
+    if failures:
+        lines += ["Left out of the comparisons:", *_list_items(failures, width)]
     for study in studies:
         if not study.get("comparison"):
             lines += verdict_lines(study)

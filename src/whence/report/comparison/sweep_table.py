@@ -16,7 +16,7 @@ def sweep_panel(sweep: Mapping[str, Any], units: Units) -> dict[str, Any]:
         [
             one["arm"],
             *(str(one["settings"][name]) for name in names),
-            "diverged" if one["mean"] is None else format_number(one["mean"] * units.value_factor, units.decimals),
+            "failed" if one["mean"] is None else format_number(one["mean"] * units.value_factor, units.decimals),
             "chosen" if one["chosen"] else "",
         ]
         for one in sweep["tries"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import PERCENT_METRICS, Units, sort_best_first, values_of
+from whence.report.comparison.units import PERCENT_METRICS, Units, list_failures, sort_best_first, values_of
 from whence.report.comparison.verdicts import SYMBOLS, describe_rule
 from whence.report.formatting import (
     NO_VALUE,
@@ -25,8 +25,8 @@ from whence.report.html_page import scrollable
 
 
 def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle]) -> str:
-    """Each arm with its mean, its difference to the baseline, the tests, its cost and its diverged seeds."""
-    comparison, any_diverged = study.get("comparison"), any(arm["diverged"] for arm in study["arms"])
+    """Each arm with its mean, its difference to the baseline, the tests, its cost and its failed seeds."""
+    comparison, any_failed = study.get("comparison"), any(list_failures(arm) for arm in study["arms"])
     metric = f"{units.label} on {study['split']}"
     groups = [(metric, ["mean", _interval_header(study), "seeds"])]
     if comparison:
@@ -38,7 +38,7 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
         ]
     groups += [
         ("cost", ["parameters", "seconds per run"]),
-        *([("failures", ["diverged seeds"])] if any_diverged else []),
+        *([("failures", ["failed seeds"])] if any_failed else []),
     ]
     above = "".join(
         f'<th colspan="{len(columns)}" scope="colgroup"><span>{html.escape(name)}</span></th>'
@@ -46,32 +46,38 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
     )
     below = "".join(f'<th scope="col">{html.escape(name)}</th>' for _, columns in groups for name in columns)
     head = f'<tr><td></td>{above}</tr><tr><th scope="col" class="text">arm</th>{below}</tr>'
-    rows = "".join(_results_row(arm, study, units, styles, any_diverged) for arm in sort_best_first(study))
+    rows = "".join(_results_row(arm, study, units, styles, any_failed) for arm in sort_best_first(study))
     label = "Results per arm, best first"
     table = f'<table class="results"><caption>{label}.</caption><thead>{head}</thead><tbody>{rows}</tbody></table>'
-    return scrollable(table, label) + f'<p class="small">{html.escape(_results_note(comparison, any_diverged))}</p>'
+    return scrollable(table, label) + f'<p class="small">{html.escape(_results_note(comparison, any_failed))}</p>'
 
 
 def _results_row(
-    arm: dict[str, Any], study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle], any_diverged: bool
+    arm: dict[str, Any], study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle], any_failed: bool
 ) -> str:
     comparison, name, decimals = study.get("comparison"), arm["name"], units.decimals
     values, kind = values_of(study, name, study["split"], units.value_factor), ""
-    first = format_number(mean(values.values()), decimals) if values else ("diverged" if arm["diverged"] else NO_VALUE)
+    first = format_number(mean(values.values()), decimals) if values else _state_without_value(arm)
     interval = (arm.get("summary") or {}).get("interval")
     cells = [first, format_interval(_scale_interval(interval, units.value_factor), decimals), str(len(values))]
     if comparison:
         cells = [first, *_comparison_cells(name, comparison, units)]
         kind = comparison["arms"][name]["kind"] if name in comparison["arms"] else ""
     cells += [format_count(arm["parameters"]), format_seconds(arm["wall_seconds"])]
-    if any_diverged:
-        failures = ", ".join(f"seed {failure['seed']} at step {failure['step']:,}" for failure in arm["diverged"])
-        cells.append(failures or "none")
-    words = ("baseline", "diverged", "none", NO_VALUE)
+    if any_failed:
+        failures = [f"seed {one['seed']} diverged at step {one['step']:,}" for one in arm["diverged"]]
+        failures += [f"seed {one['seed']} failed" for one in arm["failed"]]
+        cells.append(", ".join(failures) or "none")
+    words = ("baseline", "diverged", "failed", "none", NO_VALUE)
     row = "".join(f'<td class="{"word" if cell in words else "n"}">{html.escape(cell)}</td>' for cell in cells)
     style = styles[name]
     label = f'{style.swatch()}<span class="armname" title="{html.escape(arm["position"])}">{html.escape(name)}</span>'
     return f'<tr class="{kind}" data-arm="{style.index}"><th scope="row" class="text">{label}</th>{row}</tr>'
+
+
+def _state_without_value(arm: dict[str, Any]) -> str:
+    """What stands in place of the mean of an arm without a value."""
+    return "failed" if arm["failed"] else "diverged" if arm["diverged"] else NO_VALUE
 
 
 def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> list[str]:
@@ -95,9 +101,9 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
     ]
 
 
-def _results_note(comparison: dict[str, Any] | None, any_diverged: bool) -> str:
+def _results_note(comparison: dict[str, Any] | None, any_failed: bool) -> str:
     ending = f"{NO_VALUE} means n/a (baseline, too few seeds or no variance)." + (
-        "" if any_diverged else " No seed diverged."
+        "" if any_failed else " No seed failed or diverged."
     )
     if not comparison:
         return f"No test was made. The interval is of the mean over seeds. {ending}"

@@ -11,7 +11,8 @@ from whence.report.comparison.arm_style import baseline_name
 from whence.report.formatting import choose_decimals, is_finite_number, mean
 
 __all__ = [
-    "PERCENT_METRICS", "Units", "choose_units", "describe_diverged", "name_metric", "sort_best_first", "values_of",
+    "PERCENT_METRICS", "Units", "choose_units", "describe_failures", "list_failures", "name_metric", "sort_best_first",
+    "values_of",
 ]  # fmt: skip
 
 METRIC_NAMES = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1", "mcc": "MCC"}
@@ -83,15 +84,28 @@ def sort_best_first(study: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(study["arms"], key=rank)
 
 
-def describe_diverged(arm: dict[str, Any]) -> str:
-    """The seeds that diverged, with step and reason; empty if none did.
+def describe_failures(arm: dict[str, Any]) -> str:
+    """The seeds that diverged, with step and reason, and those that failed; empty if there are none.
 
-    >>> describe_diverged({"diverged": [{"seed": 3, "step": 120, "reason": "loss is nan"}]})
+    >>> describe_failures({"diverged": [{"seed": 3, "step": 120, "reason": "loss is nan"}], "failed": []})
     'seed 3 diverged at step 120 (loss is not a number)'
+    >>> describe_failures({"diverged": [], "failed": [{"seed": 1, "reason": "bell.py, line 7, in bias: KeyError: 'a'"}]})
+    "seed 1 failed (bell.py, line 7, in bias: KeyError: 'a')"
     """
     texts = []
     for failure in arm["diverged"]:
         reason = [{"nan": "not a number", "inf": "infinite"}.get(w.lower(), w) for w in failure["reason"].split()]
         text = f"seed {failure['seed']} diverged at step {failure['step']:,}"
         texts.append(text + (f" ({' '.join(reason)})" if reason else ""))
+    texts += [f"seed {failure['seed']} failed ({failure['reason']})" for failure in arm["failed"]]
     return "; ".join(texts)
+
+
+def list_failures(arm: dict[str, Any]) -> list[str]:
+    """The seeds that diverged or failed, in a few words each.
+
+    >>> list_failures({"diverged": [{"seed": 3, "step": 120, "reason": ""}], "failed": [{"seed": 1, "reason": ""}]})
+    ['seed 3 diverged', 'seed 1 failed']
+    """
+    diverged = [f"seed {failure['seed']} diverged" for failure in arm["diverged"]]
+    return diverged + [f"seed {failure['seed']} failed" for failure in arm["failed"]]

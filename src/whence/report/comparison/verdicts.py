@@ -12,7 +12,7 @@ from whence.report.comparison.svg import shorten
 from whence.report.comparison.units import (
     PERCENT_METRICS,
     choose_units,
-    describe_diverged,
+    describe_failures,
     name_metric,
     sort_best_first,
 )
@@ -115,7 +115,8 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
             verdict = comparison["arms"][arm["name"]]["verdict"]
         else:
             verdict = "baseline" if arm["name"] == baseline_name(study) else "not compared"
-        rows.append((shorten(arm["name"], MAX_NAME_CHARS), value, describe_diverged(arm) or verdict))
+        verdict = "; ".join(text for text in (verdict, describe_failures(arm)) if text)
+        rows.append((shorten(arm["name"], MAX_NAME_CHARS), value, verdict))
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{names}}  {value:>{values}}  {verdict}" for name, value, verdict in rows]
     title, constant = f"{study['name']}, {units.label} on {study['split']}:", constant_headline(study)
@@ -166,12 +167,12 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
     items = _constant_items(study)
     items += _verdict_items(comparison, styles) if comparison else [_no_comparison_item(study)]
     for arm in study["arms"]:
-        diverged = describe_diverged(arm)
-        if diverged:
-            items.append(_item("lost", "×", f"<b>{html.escape(arm['name'])}</b>: {html.escape(diverged)}."))
+        failures = describe_failures(arm)
+        if failures:
+            items.append(_item("lost", "×", f"<b>{html.escape(arm['name'])}</b>: {html.escape(failures)}."))
     if comparison:
         compared = {*comparison["arms"], baseline_name(study)}
-        missing = [arm["name"] for arm in study["arms"] if arm["name"] not in compared and not arm["diverged"]]
+        missing = [arm["name"] for arm in study["arms"] if arm["name"] not in compared and not describe_failures(arm)]
         if missing:
             items.append(_item(*UNDECIDED, f"{html.escape(join_names(missing))}: not compared."))
     rule = f'<p class="small">{html.escape(describe_rule(comparison))}</p>' if comparison else ""
