@@ -1,6 +1,7 @@
 """Processes that share a run, runs that go side by side, and what is left when someone stops them."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -34,10 +35,6 @@ def studies():
         decision=Decision(baseline="epar"),
     )]
 """
-#: four runs, each of a second or two: long enough to stop them midway
-FOUR_RUNS = (
-    STUDY.replace("seeds=(0,)", "seeds=(0, 1, 2, 3)").replace("steps=4", "steps=150").replace("every=2", "every=150")
-)
 
 
 def whence(*arguments, start=("-m",), **settings):
@@ -46,10 +43,6 @@ def whence(*arguments, start=("-m",), **settings):
     return subprocess.Popen(
         command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **settings
     )
-
-
-def restore_interrupts():
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job may start with interrupts ignored
 
 
 TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -123,44 +116,42 @@ def test_jobs_raise_inside_a_distributed_run(tmp_path, monkeypatch):
         runner.run_study(study, tmp_path, jobs=2)
 
 
-def start_four_runs(folder):
-    """Four runs, two at a time, of which at least one is finished."""
-    (folder / "four.py").write_text(FOUR_RUNS)
-    order = ("run", folder / "four.py", "--jobs", 2, "--out", folder)
-    process = whence(*order, start_new_session=True, preexec_fn=restore_interrupts)
-    deadline = time.monotonic() + 240
-    while not read_finished(folder) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return process
+# One process loads everything once and forks a command for each signal. Each has two workers and a group of its own.
+STOPPED_GROUPS = """
+import json, os, signal, sys, time
+from pathlib import Path
+from whence.cli import main
+from whence.lab import sequential
+
+base, run_until_decided = Path(sys.argv[1]), sequential.run_until_decided
 
 
-def read_finished(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*seed*.json")}
+def start(name):
+    child = os.fork()
+    if child:
+        return child
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job may start with interrupts ignored
+    (base / name).mkdir()
+    for stream in (1, 2):
+        os.dup2(os.open(base / f"{name}.{stream}", os.O_WRONLY | os.O_CREAT), stream)
 
+    def mark(*given, on_progress, **named):
+        def report(run, progress):
+            (base / name / f"{run.file_name}.begun").touch()
+            on_progress(run, progress)
 
-def test_an_interrupt_keeps_finished_runs_and_prints_how_to_resume(tmp_path):
-    process = start_four_runs(tmp_path)
-    os.killpg(process.pid, signal.SIGINT)  # what a terminal sends: to all of them
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "run the same command to resume" in errors
-    assert "Traceback" not in errors
-    finished = read_finished(tmp_path)
-    assert finished and all(json.loads(text)["result"]["status"] == "done" for text in finished.values())
+        return run_until_decided(*given, on_progress=report, **named)
 
-
-def test_parallel_runs_end_with_their_parent(tmp_path):
-    """Else the same command would meet them: two at work on one run, and a record that appears meanwhile."""
-    process = start_four_runs(tmp_path)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)  # the ends of its pipes that children hold are closed too
-    left = read_finished(tmp_path)
-    deadline = time.monotonic() + 20
-    while is_alive(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    if is_alive(process.pid):
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail("some of them went on")
-    assert 1 <= len(left) < 4 and read_finished(tmp_path) == left
+    sequential.run_until_decided = mark
+    sys.argv = ["whence", "run", str(base / "study.py"), "--jobs", "2", "--out", str(base / name)]
+    code = 1
+    try:
+        main()
+    except SystemExit as error:
+        code = error.code
+    finally:
+        os._exit(code)
 
 
 def is_alive(group):
@@ -169,6 +160,78 @@ def is_alive(group):
     except ProcessLookupError:
         return False
     return True
+
+
+def wait_until(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def wait_for(child, seconds):
+    codes = []
+    wait_until(lambda: codes or codes.extend(read_code(child)), seconds)
+    return codes[0] if codes else None
+
+
+def read_code(child):
+    pid, status = os.waitpid(child, os.WNOHANG)
+    return [os.waitstatus_to_exitcode(status)] if pid else []
+
+
+signals = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": signal.SIGKILL}
+children = {name: start(name) for name in signals}
+for name, child in children.items():
+    wait_until(lambda: len(list((base / name).glob("*.begun"))) == 4, 200)
+    before = time.monotonic()
+    if name == "kill":
+        os.kill(child, signals[name])  # the command alone
+    else:
+        os.killpg(child, signals[name])  # as a terminal or a cluster does
+    code = wait_for(child, 60)
+    wait_until(lambda: not is_alive(child), 20)
+    orphans = is_alive(child)
+    if orphans:
+        os.killpg(child, signal.SIGKILL)
+    end = {"code": code, "orphans": orphans, "seconds": time.monotonic() - before}
+    (base / f"{name}.json").write_text(json.dumps(end))
+"""
+
+
+@pytest.fixture(scope="module")
+def stopped_groups(tmp_path_factory):
+    """A folder for each signal: of two arms with two seeds, the first is finished and the second would train for hours."""
+    base = tmp_path_factory.mktemp("groups")
+    arms = 'arms=(Arm("short", "alibi", {}, {"steps": 1}), parse_arm("none"))'
+    changes = {'arms=(parse_arm("epar"),)': arms, "seeds=(0,)": "seeds=(0, 1)", "steps=4": "steps=10**6"}
+    text = STUDY.replace("import parse_arm", "import Arm, parse_arm").replace('baseline="epar"', 'baseline="none"')
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    (base / "study.py").write_text(text.replace("every=2", "every=10**6"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
+    subprocess.run([sys.executable, "-c", STOPPED_GROUPS, base], check=True, env=environment, timeout=300)
+    return base
+
+
+@pytest.mark.parametrize(
+    "name, code, message", [("interrupt", 130, "run the same command to resume"), ("terminate", 143, "resume")]
+)
+def test_a_stopped_group_leaves_records_and_checkpoints(stopped_groups, name, code, message):
+    end = json.loads((stopped_groups / f"{name}.json").read_text())
+    errors = (stopped_groups / f"{name}.2").read_text()
+    assert end["code"] == code and message in errors and "Traceback" not in errors
+    assert not end["orphans"] and end["seconds"] < 20
+    finished = [json.loads(path.read_text()) for path in (stopped_groups / name).rglob("*seed?.json")]
+    assert [(record["arm"], record["result"]["status"]) for record in finished] == [("short", "done")] * 2
+    assert len(list((stopped_groups / name).rglob("checkpoints/*.safetensors"))) == 2
+
+
+def test_workers_end_with_their_parent(stopped_groups):
+    """Else the same command would meet them: two at work on one run, and a record that appears meanwhile."""
+    end = json.loads((stopped_groups / "kill.json").read_text())
+    assert end["code"] == -signal.SIGKILL and not end["orphans"]
+    assert len(list((stopped_groups / "kill").rglob("*seed?.json"))) == 2
 
 
 def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
@@ -191,28 +254,36 @@ def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):
 
 
 class KilledOnce:
-    """Kills its process the first time that it runs a run."""
+    """Kills its process the first time that it runs seed 1, while seed 0 is at work, and every time that it runs seed 2."""
 
     def __init__(self, folder):
         self.folder = folder
 
     def __call__(self, run, folder, on_progress):
-        mark = self.folder / run.file_name
-        if run.seed == 1 and not mark.exists():
-            mark.write_text("")
+        mark = self.folder / "killed"
+        if run.seed == 0:
+            deadline = time.monotonic() + 60
+            while not mark.exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        if run.seed == 2 or (run.seed == 1 and not mark.exists()):
+            mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        if run.seed == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+        (self.folder / f"{run.seed}-{os.getpid()}").touch()
         return {"seed": run.seed}
 
 
-def test_a_killed_worker_fails_only_its_own_run(tmp_path):
+def test_a_killed_worker_fails_only_its_own_run(tmp_path, monkeypatch):
+    context = multiprocessing.get_context("forkserver")  # each worker has what is loaded once
+    context.set_forkserver_preload(["whence.lab.runner"])
+    monkeypatch.setattr(executors, "get_context", lambda method: context)
     study = Study(
-        name="s", question="q", task="retrieval", arms=(parse_arm("none"),), seeds=(0, 1, 2, 3, 4), budget=Budget(steps=1),
+        name="s", question="q", task="retrieval", arms=(parse_arm("none"),), seeds=(0, 1, 2, 3), budget=Budget(steps=1),
         decision=Decision(baseline="none"),
     )  # fmt: skip
     executor = executors.LocalExecutor(jobs=2)
     actual = {run.seed: one for run, one in executor.run(KilledOnce(tmp_path), study.runs(), tmp_path, lambda *_: None)}
-    assert set(actual) == {0, 1, 2, 3, 4} and isinstance(actual[2], BrokenProcessPool)
-    assert sum(isinstance(one, dict) for one in actual.values()) >= 3  # a neighbour may run beside it twice
-    assert actual[1] == {"seed": 1} or isinstance(actual[1], BrokenProcessPool)
+    assert isinstance(actual.pop(2), BrokenProcessPool)
+    assert actual == {0: {"seed": 0}, 1: {"seed": 1}, 3: {"seed": 3}}
+    assert len(list(tmp_path.glob("0-*"))) == 1  # the neighbour was not disturbed
+    executor.close()
+    assert not multiprocessing.active_children()

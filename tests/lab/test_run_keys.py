@@ -1,12 +1,7 @@
 """A run is identified by what it computes: a larger study reuses the records of a smaller one."""
 
 import dataclasses
-import json
 import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
@@ -87,50 +82,6 @@ def test_a_run_that_another_process_trains_is_awaited(tmp_path, monkeypatch):
         runner.execute_run(run, folder)
     outcome = runner.run_study(STUDY, tmp_path)
     assert len(outcome.completed) == 2 and claims.wait_for_run(run, folder)
-
-
-STUDY_FILE = """
-from whence.lab.arms import parse_arm
-from whence.lab.study import Budget, Decision, Study
-
-def studies():
-    return [Study(name="shared", question="", task="copy", task_settings={"string": 3, "symbols": 4, "items": 8},
-        model={"embed_dim": 8, "heads": 1, "layers": 1, "ffn_dim": 8}, arms=(parse_arm("none"), parse_arm("alibi")),
-        seeds=(0, 1), budget=Budget(steps=STEPS, batch_size=4), decision=Decision(baseline="none"))]
-"""
-
-
-def start(path, out):
-    command = [sys.executable, "-m", "whence", "run", str(path), "--out", str(out), "--jobs", "1"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_two_processes_on_one_folder_share_the_runs(tmp_path):
-    path = tmp_path / "study.py"
-    path.write_text(STUDY_FILE.replace("STEPS", "40"))
-    both = [start(path, tmp_path / "out") for _ in range(2)]
-    for process in both:
-        _, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors
-    (folder,) = (tmp_path / "out").glob("shared-*")
-    trained = [json.loads(file.read_text()) for file in folder.glob("*seed*.json")]
-    assert len(trained) == 4
-    assert len({(record["arm"], record["seed"], record["started"]) for record in trained}) == 4
-
-
-def test_sigterm_leaves_a_checkpoint_from_which_the_run_resumes(tmp_path):
-    path = tmp_path / "study.py"
-    path.write_text(STUDY_FILE.replace("STEPS", "1500"))
-    process = start(path, tmp_path / "out")
-    locks = lambda: list((tmp_path / "out").glob("shared-*/checkpoints/*.lock"))  # noqa: E731
-    deadline = time.monotonic() + 300
-    while not locks() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    time.sleep(2.0)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)
-    assert process.returncode != 0 and "resume" in errors and "Traceback" not in errors
-    assert list((tmp_path / "out").glob("shared-*/checkpoints/*.safetensors"))
 
 
 def test_each_worker_gets_a_gpu_of_its_own(monkeypatch):

@@ -139,20 +139,15 @@ def test_a_shard_reports_when_all_records_are_there(tmp_path, capsys, monkeypatc
     assert "no record yet" not in second.err and "report:" in second.out
 
 
-@pytest.mark.parametrize("jobs, number", [(1, signal.SIGTERM), (1, signal.SIGUSR2), (2, signal.SIGTERM)])
-def test_a_signal_leaves_a_checkpoint_of_every_run(tmp_path, jobs, number):
-    study = build_study(arms=ARMS[:1], seeds=tuple(range(jobs)), budget=Budget(steps=10**6, batch_size=8))
-    training_runs, before = set(), signal.getsignal(number)
-
-    def stop(run, progress):
-        training_runs.add(run.seed)
-        if len(training_runs) == jobs:  # all of them have begun
-            signal.raise_signal(number)
-
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_leaves_a_checkpoint(tmp_path, number):
+    """For runs side by side: ``test_a_stopped_group_leaves_records_and_checkpoints``."""
+    study = build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=10**6, batch_size=8))
+    before, executor = signal.getsignal(number), load_executor("local", 1)
     with pytest.raises(training.Terminated, match="run the command again") as raised:
-        list(load_executor("local", jobs).run(runner.execute_run, study.runs(), tmp_path, stop))
+        list(executor.run(runner.execute_run, study.runs(), tmp_path, lambda *_: signal.raise_signal(number)))
     assert raised.value.signal_number == number
-    assert all(checkpoint_path(run, tmp_path).exists() for run in study.runs())
+    assert checkpoint_path(study.runs()[0], tmp_path).exists()
     assert signal.getsignal(number) == before
 
 

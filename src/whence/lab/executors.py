@@ -17,7 +17,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import active_children, get_context, parent_process
-from multiprocessing.managers import SyncManager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -49,6 +48,8 @@ Execute = Callable[[Run, Path, Callable[[Progress], None]], dict[str, Any]]
 MESSAGE_INTERVAL = 0.5
 #: how often a run is started if its worker process is killed
 ATTEMPTS = 2
+#: seconds in which runs may write their checkpoints after a signal
+GRACE_PERIOD = 30.0
 #: module and class of the built-in executors; the modules of clusters import packages that may be absent
 BUILT_IN = {
     "local": ("whence.lab.executors", "LocalExecutor"),
@@ -74,17 +75,19 @@ class Executor(Protocol):
 class LocalExecutor:
     """Run in this process, or with ``jobs`` above 1 in that many processes on this machine.
 
-    Without ``jobs``: one process for each GPU, or for each core.
+    Without ``jobs``: one process for each GPU, or for each core. The processes are started when they are needed, and
+    kept for further calls of ``run`` until ``close``.
     """
 
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs or default_jobs()
+        self._workers: list[LocalWorker] = []
 
     def run(
         self, execute: Execute, runs: Sequence[Run], folder: Path, on_progress: OnProgress
     ) -> Iterator[tuple[Run, Outcome]]:
         if self.jobs > 1:
-            yield from _run_in_processes(execute, runs, folder, self.jobs, on_progress)
+            yield from self._run_in_processes(execute, runs, folder, on_progress)
             return
         for run in runs:
             outcome: Outcome
@@ -95,6 +98,104 @@ class LocalExecutor:
             except Exception as error:  # the other runs go on
                 outcome = error
             yield run, outcome
+
+    def close(self) -> None:
+        """End the processes, which must be idle."""
+        while self._workers:
+            self._workers.pop().close()
+
+    def _run_in_processes(
+        self, execute: Execute, runs: Sequence[Run], folder: Path, on_progress: OnProgress
+    ) -> Iterator[tuple[Run, Outcome]]:
+        gpus = list_gpus()
+        for number in range(len(self._workers), min(self.jobs, len(runs))):
+            self._workers.append(LocalWorker(gpus[number % len(gpus)] if gpus else None))
+        waiting, attempts, idle = list(range(len(runs))), [0] * len(runs), list(self._workers)
+        active: dict[Future[dict[str, Any]], tuple[int, LocalWorker]] = {}
+        with catch_stop_signals() as stop_signal:
+            try:
+                while active or waiting:
+                    while waiting and idle:
+                        index, worker = waiting.pop(0), idle.pop(0)
+                        attempts[index] += 1
+                        active[worker.submit(execute, runs[index], folder, index)] = index, worker
+                    done, _ = wait(active, timeout=MESSAGE_INTERVAL, return_when=FIRST_COMPLETED)
+                    for worker in self._workers:
+                        for index, progress in worker.read_messages():
+                            on_progress(runs[index], progress)
+                    if stop_signal() is not None:
+                        raise Terminated("stopped by a signal; run the command again to resume", stop_signal())
+                    for future in done:
+                        index, worker = active.pop(future)
+                        error = future.exception()
+                        if isinstance(error, BrokenProcessPool):
+                            worker.restart()
+                        idle.append(worker)
+                        if isinstance(error, BrokenProcessPool | Terminated) and attempts[index] < ATTEMPTS:
+                            waiting.insert(0, index)
+                        else:
+                            yield runs[index], error if isinstance(error, Exception) else future.result()
+            except BaseException:  # such as Ctrl-C or SIGTERM
+                for worker in self._workers:
+                    worker.terminate()
+                _, hanging = wait(active, timeout=GRACE_PERIOD)
+                for future in hanging:
+                    active[future][1].kill()
+                self.close()
+                raise
+
+
+class LocalWorker:
+    """One process that trains one run at a time. If it is killed, this costs no other run."""
+
+    def __init__(self, device: str | None) -> None:
+        self.device = device  # the GPU of this worker, for CUDA_VISIBLE_DEVICES
+        self.start()
+
+    def start(self) -> None:
+        """Prepare the process. It begins with the first run."""
+        context = get_context("spawn")
+        self.process: Any = None
+        self.messages = context.SimpleQueue()
+        self.pool = ProcessPoolExecutor(
+            1, mp_context=context, initializer=_prepare_worker, initargs=(self.device, self.messages)
+        )
+
+    def submit(self, execute: Execute, run: Run, folder: Path, index: int) -> Future[dict[str, Any]]:
+        """Train a run. Its messages carry the index."""
+        before = active_children()
+        try:
+            future = self.pool.submit(_execute_one, execute, run, folder, index)
+        except BrokenProcessPool:  # it was killed while it was idle
+            self.restart()
+            return self.submit(execute, run, folder, index)
+        self.process = self.process or next((child for child in active_children() if child not in before), None)
+        return future
+
+    def read_messages(self) -> Iterator[tuple[int, Progress]]:
+        """The messages that wait: the index of a run and its progress."""
+        while not self.messages.empty():
+            yield self.messages.get()
+
+    def terminate(self) -> None:
+        """Stop the process. A run in training saves a checkpoint first."""
+        if self.process is not None:
+            self.process.terminate()
+
+    def kill(self) -> None:
+        """Stop the process at once."""
+        if self.process is not None:
+            self.process.kill()
+
+    def restart(self) -> None:
+        """Replace a process that was killed."""
+        self.close()
+        self.start()
+
+    def close(self) -> None:
+        """End the process, which must be idle or dead."""
+        self.pool.shutdown(cancel_futures=True)
+        self.messages.close()
 
 
 def load_executor(name: str, jobs: int | None = None) -> Executor:
@@ -180,59 +281,6 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def _run_in_processes(
-    execute: Execute, runs: Sequence[Run], folder: Path, jobs: int, on_progress: OnProgress
-) -> Iterator[tuple[Run, Outcome]]:
-    """At most ``jobs`` runs are submitted at a time, so that only these are affected if a worker is killed."""
-    context = get_context("spawn")
-    manager = SyncManager(ctx=context)
-    manager.start(_follow_parent)
-    others = {child.pid for child in active_children()}  # the manager, which the workers need until they end
-    messages = manager.Queue()
-    waiting, attempts = list(range(len(runs))), [0] * len(runs)
-    visible_gpus = list_gpus()
-    with manager, catch_stop_signals() as stop_signal:
-        while waiting:
-            active: dict[Future[dict[str, Any]], int] = {}
-            broken, retry = False, []
-            devices = manager.Queue()
-            for index in range(jobs):
-                devices.put(visible_gpus[index % len(visible_gpus)] if visible_gpus else None)
-            with ProcessPoolExecutor(
-                jobs, mp_context=context, initializer=_prepare_worker, initargs=(devices,)
-            ) as pool:
-                try:
-                    while active or (waiting and not broken):
-                        while waiting and len(active) < jobs and not broken:
-                            try:
-                                future = pool.submit(
-                                    _execute_one, execute, runs[waiting[0]], folder, waiting[0], messages
-                                )
-                            except BrokenProcessPool:
-                                broken = True
-                                break
-                            active[future] = waiting.pop(0)
-                            attempts[active[future]] += 1
-                        done, _ = wait(active, timeout=MESSAGE_INTERVAL, return_when=FIRST_COMPLETED)
-                        forward_messages(messages, runs, on_progress)
-                        if stop_signal() is not None:
-                            raise Terminated("stopped by a signal; run the command again to resume", stop_signal())
-                        for future in done:
-                            index, error = active.pop(future), future.exception()
-                            broken = broken or isinstance(error, BrokenProcessPool)
-                            killed = isinstance(error, BrokenProcessPool | Terminated)
-                            if killed and attempts[index] < ATTEMPTS:
-                                retry.append(index)
-                            else:
-                                yield runs[index], error if isinstance(error, Exception) else future.result()
-                except BaseException:  # such as Ctrl-C or SIGTERM: each worker saves a checkpoint
-                    for child in active_children():
-                        if child.pid not in others:
-                            child.terminate()
-                    raise
-            waiting = retry + waiting
-
-
 def default_jobs() -> int:
     """The number of runs at a time: one for each GPU if there are several, otherwise one for each core of this process."""
     gpus = len(list_gpus())
@@ -248,19 +296,19 @@ def list_gpus() -> list[str]:
     return named.split(",")[:count] if named else [str(index) for index in range(count)]
 
 
-def _prepare_worker(devices: Any) -> None:
-    """Give a worker its GPU, before it uses CUDA, and let it end with its parent."""
-    device = devices.get()
+#: in a worker process: the queue for its messages
+_messages: Any = None
+
+
+def _prepare_worker(device: str | None, messages: Any) -> None:
+    """Give a worker its GPU, before it uses CUDA, and let it end with its parent, which handles interrupts.
+
+    After kill -9 of the parent nothing else would stop a worker, and a second command would meet it at the same run.
+    """
+    global _messages
+    _messages = messages
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    _follow_parent()
-
-
-def _follow_parent() -> None:
-    """Ignore interrupts, which the parent handles, and exit with the parent.
-
-    After kill -9 of the parent nothing else would stop a child, and a second command would meet it at the same run.
-    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_exit_with, args=(parent_process(),), daemon=True).start()
 
@@ -270,9 +318,9 @@ def _exit_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _execute_one(execute: Execute, run: Run, folder: Path, index: int, messages: Any) -> dict[str, Any]:
+def _execute_one(execute: Execute, run: Run, folder: Path, index: int) -> dict[str, Any]:
     def send(progress: Progress) -> None:
-        with suppress(OSError, EOFError):  # the parent is ending; the run still saves its checkpoint
-            messages.put((index, progress))
+        with suppress(OSError):  # the parent is ending; the run still saves its checkpoint
+            _messages.put((index, progress))
 
     return execute(run, folder, limit_rate(send))
