@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 Row = dict[str, Any]
@@ -27,6 +28,17 @@ CANDIDATE_CELLS: dict[str, Row] = {
     "power, d = 2": {"d": 2.0, "shared": 0.5},
     "power, d = 10": {"d": 10.0, "shared": 0.5},
 }
+#: rows of the table of limits: heading, kind of the rows, and whether spreads differ
+LIMITS: dict[str, tuple[str, bool]] = {
+    "one look": ("error", False),
+    "one look, unequal spread": ("error", True),
+    "rounds of seeds": ("looks", False),
+    "rounds of seeds, unequal spread": ("looks", True),
+    "equivalence": ("equivalence error", False),
+    "equivalence, unequal spread": ("equivalence error", True),
+}
+UNEQUAL_LIMIT = 0.075
+CONFIDENCE = 0.95  # that the largest of rates whose true value is the limit lies below the bound
 SCENARIO = ("tails", "spread", "proportional", "shared", "d", "worse")
 
 
@@ -50,6 +62,53 @@ def error_rows(record: Row) -> Table:
         worst = [f"{max(rate(row) for row in own if chosen(row)):.3f}" for chosen in ERRORS.values()]
         rows.append([family, str(arms), str(seeds), *worst])
     return ["family", "arms", "seeds", *ERRORS], rows
+
+
+def standard_error(level: float, repetitions: int, draws: int) -> float:
+    """The simulation error of one rate at its level: that of its data sets, and that of the simulated critical value.
+
+    >>> round(standard_error(0.05, 5000, 10_000), 4)
+    0.0038
+    """
+    return float((level * (1 - level) * (1 / repetitions + 1 / draws)) ** 0.5)
+
+
+def bound_maximum(level: float, error: float, count: int) -> float:
+    """A bound on the largest of ``count`` rates whose true value is the level, with a probability of ``CONFIDENCE``.
+
+    The rates count as independent. Those of one size share a critical value, so their maximum is smaller if anything.
+
+    >>> round(bound_maximum(0.05, 0.0038, 1), 4), round(bound_maximum(0.05, 0.0038, 288), 4)
+    (0.0563, 0.0636)
+    """
+    return level + error * NormalDist().inv_cdf(CONFIDENCE ** (1 / count))
+
+
+def limit_rows(record: Row) -> Table:
+    """The largest simulated error rate beside its limit and the simulation error."""
+    rows = []
+    for heading, (kind, unequal) in LIMITS.items():
+        own = [row for row in select(record, kind) if bool(row.get("spread")) == unequal]
+        level = UNEQUAL_LIMIT if unequal else record["alpha"]
+        error = max(standard_error(level, row["repetitions"], record["draws"]) for row in own)
+        largest, bound = max(map(rate, own)), bound_maximum(level, error, len(own))
+        if largest <= level:
+            reading = f"below {level:g}"
+        elif largest <= bound:
+            reading = f"within {level:g} plus simulation error of the maximum over {len(own)} rates"
+        else:
+            reading = f"above {level:g}, and not by simulation error"
+        numbers = [
+            f"{level:g}",
+            str(len(own)),
+            f"{largest:.3f}",
+            f"{error:.4f}",
+            f"{level + 2 * error:.4f}",
+            f"{bound:.4f}",
+        ]
+        rows.append([heading, *numbers, reading])
+    head = ["false claims", "limit", "rates", "largest", "standard error of one rate", "limit plus two standard errors"]
+    return [*head, "bound on the largest", "reading"], rows
 
 
 def candidate_rows(record: Row) -> Table:

@@ -3,8 +3,10 @@
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import simulation_tables
 from whence import records
 from whence.lab.default_studies import DEFAULT_LOOKS
 
@@ -98,3 +100,20 @@ def test_the_chosen_test_is_the_most_powerful_of_those_that_keep_the_error():
     chosen = "moderated, least favorable reference"
     assert len(power) == 8 and errors[chosen] and power[chosen] >= 0.8
     assert max((name for name in power if errors[name]), key=lambda name: power[name]) == chosen
+
+
+def test_the_table_of_limits_says_whether_simulation_error_explains_the_largest_rate():
+    """Of 288 rates with a true value of 0.05, the largest exceeds the bound in 5 % of the simulations."""
+    head, found = simulation_tables.limit_rows(RECORD)
+    table = {row[0]: dict(zip(head, row, strict=True)) for row in found}
+    alike = table["one look"]
+    errors = [row for row in rows("error") if not row.get("spread")]
+    assert float(alike["largest"]) == round(max(map(rate, errors)), 3) and int(alike["rates"]) == len(errors)
+    assert f"within 0.05 plus simulation error of the maximum over {len(errors)} rates" in alike["reading"]
+    spread = float(alike["standard error of one rate"])
+    drawn = np.random.default_rng(0).normal(0.05, spread, (4000, len(errors))).max(axis=1)
+    assert (drawn > float(alike["bound on the largest"])).mean() == pytest.approx(0.05, abs=0.015)
+    assert table["rounds of seeds"]["reading"] == "below 0.05"
+    one = {"kind": "error", "events": 400, "repetitions": 5000}
+    worse = RECORD | {"rows": [*RECORD["rows"], one]}
+    assert "not by simulation error" in simulation_tables.limit_rows(worse)[1][0][-1]
