@@ -28,6 +28,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from whence.errors import WhenceError, usage_error
+from whence.mend.catalogue import CURES
 from whence.plugin_sources import hash_source_file
 from whence.plugins import (
     INTERVENTIONS,
@@ -114,7 +115,7 @@ class AttentionTemperature:
         return () if self.temperature == 1 else (AttentionTemperature(1.0),)
 
 
-BUILT_IN = {AttentionTemperature.name: AttentionTemperature}
+BUILT_IN: dict[str, Any] = {AttentionTemperature.name: AttentionTemperature, **CURES}
 
 
 def load_intervention(text: str, option: str = "--intervention") -> Intervention:
