@@ -135,3 +135,37 @@ def test_a_stored_failure_counts_only_without_a_record(tmp_path):
     assert "cannot be read" in failures.load_failure(run, tmp_path).error
     (tmp_path / run.file_name).write_text("{}")
     assert failures.load_failure(run, tmp_path) is None
+
+
+ABSENT = """
+import multiprocessing
+
+from whence import Position
+
+
+class OddError(Exception):
+    def __init__(self, first, second):
+        super().__init__(first + second)
+
+
+class Absent(Position):
+    def bias(self, distance, length):
+        if multiprocessing.parent_process() is not None:  # the checks before training run in the main process
+            raise OddError("out of ", "paper")
+        return 0.0 * distance
+"""
+
+
+def test_the_line_of_an_error_leaves_the_worker(tmp_path, monkeypatch):
+    """Neither the traceback nor an error of such a class can be sent between processes."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "absent.py").write_text(ABSENT)
+    study = dataclasses.replace(
+        STUDY, arms=(parse_arm("none"), parse_arm("./absent.py:Absent")), seeds=(0,), decision=Decision(baseline="none")
+    )
+    outcome = runner.run_study(study, tmp_path / "out", jobs=2)
+    (failed,) = outcome.failed
+    assert len(outcome.completed) == 1 and "absent.py, line 15, in bias: OddError: out of paper" in failed.describe()
+    assert "WHENCE_TRACEBACK=1" in failed.describe() and "Traceback" not in failed.describe()
+    monkeypatch.setenv("WHENCE_TRACEBACK", "1")
+    assert "Traceback" in failed.describe() and 'raise OddError("out of ", "paper")' in failed.describe()
