@@ -77,6 +77,26 @@ def test_runs_side_by_side_share_the_time(clock, capsys, tmp_path):
     assert capsys.readouterr().err.splitlines()[1] == "2 of 4, little, EPAR, seed 0; about 20 s left"
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_run_that_failed_or_diverged_is_named(clock, monkeypatch, capsys, tmp_path, terminal):
+    """It is no longer shown as running, and counts as done."""
+    monkeypatch.setattr(Console, "is_terminal", property(lambda self: terminal))
+    first, second, third = STUDY.runs()[:3]
+    (tmp_path / first.file_name).write_text('{"result": {"status": "diverged", "evaluations": []}}')
+    with live_table.show_arms([STUDY]) as callbacks:
+        callbacks["on_round"](STUDY.runs(), tmp_path)
+        callbacks["on_progress"](second, at(4))
+        callbacks["on_failure"](second, "failed")
+        callbacks["on_progress"](third, at(10))  # as some executors report it
+        callbacks["on_failure"](third, "diverged")
+    text = capsys.readouterr().err
+    if terminal:
+        end = text[text.rindex("3 of 4 runs") :]
+        assert "baseline; seed 0 diverged; seed 1 diverged" in end and "seed 0 failed" in end and "40 %" not in end
+    else:
+        assert "2 of 4, little, EPAR, seed 0 failed" in text and "3 of 4, little, none, seed 1 diverged" in text
+
+
 def test_the_time_limit_is_held_after_a_finished_piece(clock):
     with progress.show_progress(minutes=1) as shown:
         shown.finish(1, 3, "a")

@@ -54,7 +54,11 @@ def collect(state):
 def test_a_failed_seed_removes_itself_and_no_verdict(tmp_path, broken):
     failing, tried = broken
     failing.add(("Rotary", 1))
-    (state,) = sequential.run_until_decided([STUDY], tmp_path)
+    said = []
+    (state,) = sequential.run_until_decided(
+        [STUDY], tmp_path, on_failure=lambda run, word: said.append((run.arm.name, run.seed, word))
+    )
+    assert said == [("rotary", 1, "failed")]
     assert tried.count(("Rotary", 1)) == 1  # once in each call
     verdicts = {contrast.first: contrast for contrast in state.comparison.contrasts}
     assert verdicts["rotary"].verdict == "better" and 1 in verdicts["rotary"].missing

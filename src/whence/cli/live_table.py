@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ArmTable:
-    """The state of every arm of some studies. Call ``on_progress`` and ``on_look``; ``render`` returns a rich table."""
+    """The state of every arm of some studies. Call its methods ``on_...``; ``render`` returns a rich table."""
 
     def __init__(self, studies: Sequence[Study], seconds: float | None = None) -> None:
         self.studies, self.seconds, self.began = studies, seconds, time.monotonic()
@@ -35,6 +35,8 @@ class ArmTable:
         self.counted: set[tuple[str, str, int]] = set()
         self.values: dict[tuple[str, str], dict[int, float]] = {}
         self.fractions: dict[tuple[str, str, int], float] = {}
+        self.ended: set[tuple[str, str, int]] = set()
+        self.failures: dict[tuple[str, str], dict[int, str]] = {}  # seeds that failed or diverged, with this word
         self.verdicts: dict[tuple[str, str], str] = {}
 
     def on_round(self, runs: Sequence[Run], folder: Path) -> None:
@@ -47,8 +49,11 @@ class ArmTable:
             self.total += 1
             if records.exists(folder / run.file_name):
                 self.done += 1
+                self.ended.add(key)
                 value = read_value(folder / run.file_name, run.study.decision.split)
-                if value is not None:
+                if is_diverged(folder / run.file_name):
+                    self.failures.setdefault(key[:2], {})[run.seed] = "diverged"
+                elif value is not None:
                     self.values.setdefault(key[:2], {})[run.seed] = value
         self._update(existing=True)
 
@@ -60,15 +65,19 @@ class ArmTable:
             self.fractions[key] = at.step / at.steps
             self._update(existing=resumed)
             return None
-        self.fractions.pop(key, None)
-        self.done += 1
+        self._end(key)
         if at.values and run.study.decision.split in at.values:
             self.values.setdefault(key[:2], {})[run.seed] = at.values[run.study.decision.split]
         self._update()
-        left = format_time_left(self.left)
-        return f"{self.done} of {self.total}, {label_study(run.study)}, {run.arm.name}, seed {run.seed}" + (
-            f"; {left}" if left else ""
-        )
+        return self._describe_end(run)
+
+    def on_failure(self, run: Run, state: str) -> str:
+        """Take a run that failed or diverged, as ``state`` says; returns a line."""
+        key = (run.study.name, run.arm.name, run.seed)
+        self._end(key)
+        self.failures.setdefault(key[:2], {})[run.seed] = state
+        self._update()
+        return self._describe_end(run, f" {state}")
 
     def on_look(self, study: Study, comparison: PairedComparison | None) -> str:
         """Take the comparison of a look; returns a line about it."""
@@ -104,6 +113,16 @@ class ArmTable:
                 )
         return table
 
+    def _end(self, key: tuple[str, str, int]) -> None:
+        self.fractions.pop(key, None)
+        self.done += key not in self.ended  # an executor may report the last step of a run that diverged
+        self.ended.add(key)
+
+    def _describe_end(self, run: Run, state: str = "") -> str:
+        left = format_time_left(self.left)
+        end = f"{self.done} of {self.total}, {label_study(run.study)}, {run.arm.name}, seed {run.seed}{state}"
+        return f"{end}; {left}" if left else end
+
     def _title(self) -> str:
         left = format_time_left(self.left)
         spent = f"{time.monotonic() - self.began:.0f} s"
@@ -115,12 +134,16 @@ class ArmTable:
         self.left = self.estimate.update(time.monotonic(), work, self.total, existing)
 
     def _state(self, study: Study, arm: str) -> str:
+        """The seed that runs, or the verdict so far; then the seeds that failed or diverged."""
         running = [key for key in self.fractions if key[:2] == (study.name, arm)]
         if running:
-            return f"seed {running[0][2]}, {100 * self.fractions[running[0]]:.0f} %"
-        if arm == study.decision.baseline:
-            return "baseline"
-        return self.verdicts.get((study.name, arm), "")
+            state = f"seed {running[0][2]}, {100 * self.fractions[running[0]]:.0f} %"
+        elif arm == study.decision.baseline:
+            state = "baseline"
+        else:
+            state = self.verdicts.get((study.name, arm), "")
+        failures = [f"seed {seed} {word}" for seed, word in self.failures.get((study.name, arm), {}).items()]
+        return "; ".join(filter(None, [state, *failures]))
 
 
 def describe_values(values: list[float], metric: str) -> tuple[str, str]:
@@ -151,9 +174,17 @@ def read_value(path: Path, split: str) -> float | None:
         return None
 
 
+def is_diverged(path: Path) -> bool:
+    """Whether a record is that of a diverged run."""
+    try:
+        return bool(records.read(path)["result"]["status"] == "diverged")
+    except (WhenceError, KeyError, TypeError):
+        return False
+
+
 @contextmanager
 def show_arms(studies: Sequence[Study], seconds: float | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the functions that ``run_until_decided`` calls with rounds, progress and looks."""
+    """Yield the functions that ``run_until_decided`` calls with rounds, progress, looks and failures."""
     table = ArmTable(studies, seconds)
     try:
         from rich.console import Console
@@ -172,7 +203,15 @@ def show_arms(studies: Sequence[Study], seconds: float | None = None) -> Iterato
         def report_look(study: Study, comparison: PairedComparison | None) -> None:
             print(table.on_look(study, comparison), file=sys.stderr, flush=True)
 
-        yield {"on_round": table.on_round, "on_progress": report, "on_look": report_look}
+        def report_failure(run: Run, state: str) -> None:
+            print(table.on_failure(run, state), file=sys.stderr, flush=True)
+
+        yield {
+            "on_round": table.on_round,
+            "on_progress": report,
+            "on_look": report_look,
+            "on_failure": report_failure,
+        }
         return
     with Live(table.render(), console=console, refresh_per_second=4) as live:  # its last state stays
 
@@ -184,4 +223,8 @@ def show_arms(studies: Sequence[Study], seconds: float | None = None) -> Iterato
             table.on_look(study, comparison)
             live.update(table.render())
 
-        yield {"on_round": table.on_round, "on_progress": redraw, "on_look": look}
+        def mark(run: Run, state: str) -> None:
+            table.on_failure(run, state)
+            live.update(table.render())
+
+        yield {"on_round": table.on_round, "on_progress": redraw, "on_look": look, "on_failure": mark}

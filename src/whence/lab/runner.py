@@ -37,6 +37,7 @@ from whence.position.base import Position, Sum
 from whence.position.parameter import format_setting
 
 OnStart = Callable[[Sequence[Run], Path], None]
+OnFailure = Callable[[Run, str], None]
 
 
 class DeadlineReached(Exception):
@@ -77,6 +78,7 @@ def run_study(
     deadline: float | None = None,
     on_progress: OnProgress = lambda run, progress: None,
     on_start: OnStart = lambda runs, folder: None,
+    on_failure: OnFailure = lambda run, state: None,
 ) -> StudyOutcome:
     """Run every arm and seed that has no record yet. All usage errors are raised before training starts.
 
@@ -93,6 +95,7 @@ def run_study(
         deadline: a ``time.time()`` at which training stops. Runs that it interrupts leave a checkpoint.
         on_progress: called with a run and its progress.
         on_start: called with the selected runs and the folder, after records of other studies were reused.
+        on_failure: called with a run that ended without a value, and ``failed`` or ``diverged``.
     """
     if jobs is not None and jobs > 1 and world_size() > 1:
         raise usage_error(
@@ -146,16 +149,19 @@ def run_study(
                 outcome.unfinished.append(run)
             elif isinstance(record, Exception):
                 outcome.failed.append(store_failure(run, folder, record))
+                on_failure(run, "failed")
             elif record["result"]["status"] == "done":
                 outcome.completed.append(run)
             else:
                 outcome.diverged.append(run)
+                on_failure(run, "diverged")
         missing = []
         for run in busy:
             finished = wait_for_run(run, folder, deadline)
             failure = load_failure(run, folder)
             if failure is not None and failure.time >= began:  # in the other process
                 outcome.failed.append(RunFailed(failure))
+                on_failure(run, "failed")
             elif finished or deadline is None or time.time() < deadline:
                 missing.append(run)  # read if there is a record by now; otherwise its process was killed
             else:

@@ -44,6 +44,7 @@ def run_until_decided(
     on_progress: OnProgress = lambda run, progress: None,
     on_round: runner.OnStart = lambda runs, folder: None,
     on_look: OnLook = lambda study, comparison: None,
+    on_failure: runner.OnFailure = lambda run, state: None,
 ) -> list[StudyProgress]:
     """Run the rounds of several studies in turn. Every usage error is raised before any training.
 
@@ -52,7 +53,7 @@ def run_until_decided(
         base: the folder of the studies' folders.
         seconds: time limit for all of them; None for none. A run that it interrupts leaves a checkpoint, and the same
             call resumes.
-        jobs, executor, on_progress: as for ``run_study``.
+        jobs, executor, on_progress, on_failure: as for ``run_study``.
         select: the share of this process in the runs, for array jobs. Before a look it also trains runs of the others that
             nobody has begun, and waits for those in progress, because a look needs all records of its round.
         on_round: called with the runs of a round and the study's folder before they start.
@@ -94,6 +95,7 @@ def run_until_decided(
                 deadline=deadline,
                 on_progress=on_progress,
                 on_start=on_round,
+                on_failure=on_failure,
             )
             state.outcome = state.outcome.merge(outcome)
             if outcome.unfinished:
