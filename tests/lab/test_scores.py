@@ -11,7 +11,7 @@ from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_task import load_task
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, compute_metric
-from whence.lab.tasks.metrics import classification_scores
+from whence.lab.tasks.metrics import CLASSIFICATION_METRICS, classification_scores
 
 CONSTANT = [
     {"name": "majority class", "kind": "constant", "about": "", "splits": {"test": {"accuracy": 0.69, "mcc": 0.0}}}
@@ -48,21 +48,55 @@ def test_scores_by_their_definitions():
 PLAIN_FILES = sorted((Path(__file__).parents[2] / "benchmarks" / "records" / "plain_files").glob("*.zip"))
 
 
-@pytest.mark.parametrize("packed", PLAIN_FILES, ids=lambda path: path.stem)
-def test_scores_of_committed_runs_are_those_of_scikit_learn(packed):
+def reference_scores(truth, guess, weights=None):
+    """All metrics of classification by scikit-learn."""
     metrics = pytest.importorskip("sklearn.metrics")
+    terms = {"sample_weight": weights}
+    return {
+        "accuracy": metrics.accuracy_score(truth, guess, **terms),
+        "balanced_accuracy": metrics.balanced_accuracy_score(truth, guess, **terms),
+        "macro_f1": metrics.f1_score(truth, guess, average="macro", zero_division=0, **terms),
+        "mcc": metrics.matthews_corrcoef(truth, guess, **terms),
+    }
+
+
+def committed_rows(packed):
+    """The evaluations on test data of a packed study that have a confusion matrix."""
     store = records.RecordFolder(packed)
     rows = [store.read(name)["result"]["evaluations"][-1]["splits"]["test"] for name in store.names() if "seed" in name]
-    assert rows
-    for row in (row for row in rows if "confusion" in row):
-        cells = [(true, guess, n) for true, own in enumerate(row["confusion"]) for guess, n in enumerate(own)]
+    return [row for row in rows if "confusion" in row]
+
+
+@pytest.mark.parametrize("data", ["acceptability", "sst2"])
+def test_scores_of_committed_runs_are_those_of_scikit_learn(data):
+    (packed,) = [path for path in PLAIN_FILES if data in path.stem]
+    rows = committed_rows(packed)
+    assert len(rows) > 20
+    for row in rows:
+        cells = [(true, guess, n) for true, own in enumerate(row["confusion"]) for guess, n in enumerate(own) if n]
         truth, guess, weights = zip(*cells, strict=True)
         assert sum(weights) == row["num_targets"]
-        assert compute_metric("accuracy", row) == pytest.approx(
-            metrics.accuracy_score(truth, guess, sample_weight=weights)
-        )
-        mcc = metrics.matthews_corrcoef(truth, guess, sample_weight=weights)
-        assert compute_metric("mcc", row) == pytest.approx(mcc)
+        found = {metric: compute_metric(metric, row) for metric in CLASSIFICATION_METRICS}
+        assert found == pytest.approx(reference_scores(truth, guess, weights))
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("classes", [2, 3, 7])
+def test_scores_of_predictions_are_those_of_scikit_learn(classes):
+    """From logits through the accumulator, in batches, with targets that do not count and a class that never occurs."""
+    generator = torch.Generator().manual_seed(classes)
+    logits = torch.randn(400, classes, generator=generator)
+    targets = torch.randint(max(2, classes - 1), (400,), generator=generator)
+    logits[torch.arange(400), targets] += 1
+    targets[::7] = IGNORE_INDEX
+    counted = targets != IGNORE_INDEX
+    expected = reference_scores(targets[counted].tolist(), logits[counted].argmax(-1).tolist())
+    for metric in CLASSIFICATION_METRICS:
+        accumulator = MetricAccumulator(metric, num_classes=classes)
+        for part, own in zip(logits.split(90), targets.split(90), strict=True):
+            accumulator.add(part, Batch(torch.zeros(len(own), 1, dtype=torch.int64), own))
+        row = accumulator.result()
+        assert compute_metric(metric, row) == pytest.approx(expected[metric]) == row["value"]
 
 
 @pytest.mark.parametrize(
@@ -76,17 +110,9 @@ def test_scores_of_committed_runs_are_those_of_scikit_learn(packed):
     ],
 )
 def test_scores_are_those_of_scikit_learn(confusion):
-    metrics = pytest.importorskip("sklearn.metrics")
     truth = [k for k, row in enumerate(confusion) for n in row for _ in range(n)]
     guess = [j for row in confusion for j, n in enumerate(row) for _ in range(n)]
-    assert classification_scores(confusion) == pytest.approx(
-        {
-            "accuracy": metrics.accuracy_score(truth, guess),
-            "balanced_accuracy": metrics.balanced_accuracy_score(truth, guess),
-            "macro_f1": metrics.f1_score(truth, guess, average="macro", zero_division=0),
-            "mcc": metrics.matthews_corrcoef(truth, guess),
-        }
-    )
+    assert classification_scores(confusion) == pytest.approx(reference_scores(truth, guess))
 
 
 def test_a_class_that_never_occurs_is_left_out():
