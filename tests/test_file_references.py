@@ -198,7 +198,7 @@ def test_incomplete_objects_name_every_missing_method(folder):
 
 
 def test_a_config_file_in_another_folder(folder):
-    from whence.cli.compare import rebase_values
+    from whence.cli.compare_config import rebase_values
 
     sub = folder / "sub"
     values = {"position": ["rotary", "./bell.py:Bell"], "task": "./t.py:T", "data": "book.txt", "seeds": 2}

@@ -5,20 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from whence.cli.compare_config import SETTINGS, choose_arms, read_config
 from whence.errors import usage_error
-from whence.plugins import did_you_mean
 from whence.position.catalogue import SHORT_NAMES
 
-if TYPE_CHECKING:
-    from whence.lab.arms import Arm
-    from whence.lab.study import Study
-
-#: keys of what a config file has beside options
-ARMS, SETTINGS = "whence.compare.arms", "whence.compare.settings"
 #: title of these options in the help
 MODEL = "Model and budget of a run"
 
@@ -48,74 +42,6 @@ whence compare --config mine.toml --jobs 2
 Tasks: retrieval, copy, recall, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2.
 
 Positions: {", ".join(SHORT_NAMES)}; or mechanisms with settings, joined by +."""
-
-
-def read_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Use the values of a TOML file as defaults of the options with the same names, so that options override them."""
-    import tomllib
-
-    if path is None:
-        return None
-    from whence.lab.settings import BUDGET_SETTINGS, MODEL_SETTINGS
-
-    options = [
-        str(option.name) for option in context.command.params if option.name not in ("config", "help", "setting")
-    ]
-    known = list(dict.fromkeys([*options, "arms", *MODEL_SETTINGS, *BUDGET_SETTINGS]))
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError:
-        raise usage_error("--config", f"no file {path}", "it must name a TOML file", "check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise usage_error("--config", f"{path.name}: {error}", "it must be a TOML file", "correct that line") from None
-    unknown = sorted(set(values) - set(known))
-    if unknown:
-        got = f"{', '.join(unknown)} in {path.name}"
-        remedy = did_you_mean(unknown[0], known, "rename or remove it")
-        raise usage_error("--config", got, f"the options are {', '.join(known)}", remedy)
-    values = rebase_values(values, path.parent)
-    arms = values.pop("arms", [])
-    if not isinstance(arms, list):
-        raise usage_error("--config", f"arms in {path.name}", "it is a list of tables", "write [[arms]] above each")
-    context.meta[ARMS] = arms
-    context.meta[SETTINGS] = {name: values.pop(name) for name in list(values) if name not in options}
-    if isinstance(values.get("sweep"), dict):
-        values["sweep"] = [
-            f"{name}={','.join(map(str, own if isinstance(own, list) else [own]))}"
-            for name, own in values["sweep"].items()
-        ]
-    single = {name: [values[name]] for name in ("task", "position", "sweep") if isinstance(values.get(name), str)}
-    context.default_map = values | single
-    return path
-
-
-def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The values of a config file, with the files of positions, tasks, executor and data resolved against its folder."""
-    from whence.lab.settings import rebase_arm
-    from whence.plugins import rebase_file
-
-    rebased = dict(values)
-    for name, change in (
-        ("position", rebase_arm),
-        ("baseline", rebase_arm),
-        ("task", rebase_file),
-        ("executor", rebase_file),
-    ):
-        value = values.get(name)
-        if isinstance(value, str):
-            rebased[name] = change(value, folder)
-        elif isinstance(value, list):
-            rebased[name] = [change(one, folder) if isinstance(one, str) else one for one in value]
-    if isinstance(values.get("arms"), list):
-        rebased["arms"] = [
-            one | {"position": rebase_arm(one["position"], folder)}
-            if isinstance(one, dict) and isinstance(one.get("position"), str)
-            else one
-            for one in values["arms"]
-        ]
-    if isinstance(values.get("data"), str):
-        rebased["data"] = str(folder / values["data"])
-    return rebased
 
 
 def compare(
@@ -235,6 +161,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
+    from whence.cli.compare_sweep import run_sweeps
     from whence.cli.run import parse_shard, run_studies
     from whence.lab import default_studies, runner
     from whence.lab.settings import parse_setting
@@ -295,80 +222,6 @@ def compare(
         studies = tuned
     left = max(1e-3, deadline - time.monotonic())
     run_studies(studies, out, jobs, None, executor, left, shard)
-
-
-def run_sweeps(
-    studies: list[Study],
-    sweep: dict[str, tuple[Any, ...]],
-    seeds: int,
-    out: Path,
-    jobs: int | None,
-    executor: str,
-    deadline: float,
-    shard: str | None,
-) -> list[Study] | None:
-    """The studies with the best settings of each arm; None if the time limit was reached before all tries were done.
-
-    A shard does its share of the tries first, then those that no other process has begun, and waits for the rest.
-    """
-    from whence.cli.live_table import show_arms
-    from whence.cli.run import describe_divergence, parse_shard
-    from whence.lab import sweeps
-    from whence.lab.executors import default_jobs, world_size
-    from whence.lab.sequential import run_until_decided
-    from whence.lab.sources import pin_sources
-    from whence.lab.study_labels import label_study
-
-    if world_size() > 1:
-        rule = "distributed processes train one run together and cannot choose settings"
-        raise usage_error(
-            "--sweep", f"{world_size()} distributed processes", rule, "run the sweep in one process first"
-        )
-    tuning = [pin_sources(sweeps.build_tuning_study(study, sweep, seeds)) for study in studies]
-    tries = len(sweeps.list_combinations(sweep))
-    print(f"sweep: {tries} tries of each arm on validation data", file=sys.stderr)
-    index, count = parse_shard(shard)
-    selections = [lambda runs: runs[index::count], lambda runs: runs] if count > 1 else [lambda runs: runs]
-    with show_arms(tuning, deadline - time.monotonic()) as callbacks:
-        for select in selections:
-            states = run_until_decided(
-                tuning, out / sweeps.FOLDER, seconds=max(1e-3, deadline - time.monotonic()), jobs=jobs or default_jobs(),
-                executor=executor, select=select, **callbacks,
-            )  # fmt: skip
-    for state in states:
-        for line in [
-            *state.outcome.problems,
-            *(error.describe() for error in state.outcome.failed),
-            *(describe_divergence(run, state.outcome.folder) for run in state.outcome.diverged),
-        ]:
-            print(line, file=sys.stderr)
-    unfinished = sum(len(state.outcome.unfinished) for state in states)
-    if unfinished:
-        print(
-            f"the time limit was reached in the sweep; run the command again to resume {unfinished} runs",
-            file=sys.stderr,
-        )
-        return None
-    if any(state.outcome.problems for state in states):
-        raise typer.Exit(1)
-    tuned = []
-    for study, own, state in zip(studies, tuning, states, strict=True):
-        chosen, record = sweeps.choose_settings(study, own, state.outcome.folder, sweep)
-        chosen = pin_sources(chosen)
-        sweeps.write_sweep(chosen, out, record)
-        print(f"{label_study(study)}: {sweeps.describe_choice(record)}")
-        tuned.append(chosen)
-    return tuned
-
-
-def choose_arms(ctx: typer.Context, positions: list[str] | None) -> list[str | Arm]:
-    """The positions, and after them the arms of the config file unless --position is typed, which overrides the file."""
-    from whence.lab.settings import parse_arm_table
-
-    source = ctx.get_parameter_source("position")
-    if source is not None and source.name == "COMMANDLINE":
-        return list(positions or ())
-    return [*(positions or ()), *(parse_arm_table(one, "[[arms]] of --config") for one in ctx.meta.get(ARMS, ()))]
 
 
 def parse_duration(text: str) -> float:
