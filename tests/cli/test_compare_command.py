@@ -97,9 +97,8 @@ def test_custom_data(run_whence, tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "build/compare/report.html").read_text()
     assert "none on reviews.csv</h1>" in page and "classification of texts · 1 arm" in page
-    visible = (
-        page.split("<pre>")[0] + done.stdout + done.stderr
-    )  # the spec at the end has the names of the folder and class
+    # the spec at the end has the names of the folder and the class
+    visible = page.split("<pre>")[0] + done.stdout + done.stderr
     assert "labelled_file" not in visible and "compare-reviews" not in visible
     done = run_whence("compare", "--data", "book.txt", *small)
     assert done.returncode == 0, done.stderr
@@ -158,7 +157,7 @@ def test_arms_settings_and_a_sweep_from_a_file(run_whence, tmp_path):
     tries = list((tmp_path / "build/compare/tuning").glob("*/*seed*.json"))
     assert len(tries) == 4 and not any('"test"' in path.read_text().split('"result"')[1] for path in tries)
     page = (tmp_path / "build/compare/report.html").read_text()
-    assert "2 tries of each arm" in page and "chosen" in page and "1 seed cannot decide" in page
+    assert "2 tries of each arm" in page and page.count("✓ ") >= 3 and "1 seed cannot decide" in page
     again = run_whence("compare", "--config", "own/arms.toml", "--set", "warmup_steps=1")
     assert again.returncode == 0 and "1 of" not in again.stderr  # nothing is trained again
 

@@ -161,7 +161,7 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    from whence.cli.compare_sweep import run_sweeps
+    from whence.cli.compare_sweep import require_one_process, run_sweeps
     from whence.cli.run import parse_shard, run_studies
     from whence.lab import default_studies, runner
     from whence.lab.settings import parse_setting
@@ -170,6 +170,8 @@ def compare(
     # every text is parsed before data or tasks are read
     parse_shard(shard)
     sweeps = parse_sweeps(sweep or ())
+    if sweeps:
+        require_one_process()
     seconds = parse_duration(budget)
     looks = default_studies.choose_looks(seeds, until)
     multiples = None if lengths is None else default_studies.parse_lengths(lengths)

@@ -4,15 +4,84 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from whence.cli.live_table import ArmTable, describe_values, show_arms
 from whence.errors import usage_error
+from whence.lab.study_labels import label_study
 
 if TYPE_CHECKING:
     from whence.lab.study import Study
+
+
+class SweepTable(ArmTable):
+    """The state of the tries: one row for each arm of the comparison."""
+
+    def render(self) -> Any:
+        """A rich table: tries with a value, the lowest and the highest of them, and the try in progress."""
+        from rich.table import Table
+
+        table = Table(title=self._title(), title_justify="left", title_style="bold", expand=False)
+        table.add_column("task", no_wrap=True)
+        table.add_column("arm", overflow="ellipsis", no_wrap=True)
+        for name in ("tries", "lowest", "highest"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("in progress", overflow="ellipsis", no_wrap=True)
+        for study in self.studies:
+            tries: dict[str, list[str]] = {}
+            for arm in study.arms:
+                tries.setdefault(split_try(arm.name)[0], []).append(arm.name)
+            labels = [label_study(study), f"on {study.decision.split}"]
+            for index, (arm_name, names) in enumerate(tries.items()):
+                values = [self.values[study.name, name] for name in names if self.values.get((study.name, name))]
+                means = sorted(sum(own.values()) / len(own) for own in values)
+                ends = [describe_values([mean], study.decision.metric)[0] for mean in (means[:1] + means[-1:])]
+                running = [key for key in self.fractions if key[0] == study.name and key[1] in names]
+                state = [f"{split_try(key[1])[1]}: {100 * self.fractions[key]:.0f} %" for key in running]
+                table.add_row(
+                    labels[index] if index < len(labels) else "", arm_name, f"{len(means)} of {len(names)}",
+                    *(ends or ("", "")), "; ".join(state), end_section=index + 1 == len(tries),
+                )  # fmt: skip
+        return table
+
+
+def split_try(name: str) -> tuple[str, str]:
+    """The arm and the settings of a try.
+
+    >>> split_try("rotary; heads=2; lr=0.001, layers=2")
+    ('rotary; heads=2', 'lr=0.001, layers=2')
+    """
+    arm, _, settings = name.rpartition("; ")
+    return arm, settings
+
+
+def choice_lines(label: str, record: Mapping[str, Any]) -> list[str]:
+    """What a sweep chose, for a terminal: a line about the tries, then one for each arm."""
+    from whence.lab.sweeps import describe_settings
+
+    chosen = [one for one in record["tries"] if one["chosen"]]
+    rows = [
+        (one["arm"], describe_values([one["mean"]], record["metric"])[0], describe_settings(one["settings"]))
+        for one in chosen
+    ]
+    names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
+    title = f"{label}: chosen by {record['metric'].replace('_', ' ')} on {record['split']} data, from {record['tries_per_arm']} tries of each arm:"
+    return [title, *(f"  {name:{names}}  {value:>{values}}  {settings}" for name, value, settings in rows)]
+
+
+def require_one_process() -> None:
+    """Raise if several distributed processes train one run together."""
+    from whence.lab.executors import world_size
+
+    if world_size() > 1:
+        rule = "distributed processes train one run together and cannot choose settings"
+        raise usage_error(
+            "--sweep", f"{world_size()} distributed processes", rule, "run the sweep in one process first"
+        )
 
 
 def run_sweeps(
@@ -29,25 +98,22 @@ def run_sweeps(
 
     A shard does its share of the tries first, then those that no other process has begun, and waits for the rest.
     """
-    from whence.cli.live_table import show_arms
     from whence.cli.run import describe_divergence, parse_shard
     from whence.lab import sweeps
-    from whence.lab.executors import default_jobs, world_size
+    from whence.lab.executors import default_jobs
     from whence.lab.sequential import run_until_decided
     from whence.lab.sources import pin_sources
-    from whence.lab.study_labels import label_study
 
-    if world_size() > 1:
-        rule = "distributed processes train one run together and cannot choose settings"
-        raise usage_error(
-            "--sweep", f"{world_size()} distributed processes", rule, "run the sweep in one process first"
-        )
     tuning = [pin_sources(sweeps.build_tuning_study(study, sweep, seeds)) for study in studies]
-    tries = len(sweeps.list_combinations(sweep))
-    print(f"sweep: {tries} tries of each arm on validation data", file=sys.stderr)
+    tries, runs = len(sweeps.list_combinations(sweep)), sum(len(study.runs()) for study in tuning)
+    print(
+        f"sweep: {tries} tries of each arm on validation data, {runs} runs; the comparison then evaluates test data, "
+        "with the chosen settings alone",
+        file=sys.stderr,
+    )
     index, count = parse_shard(shard)
     selections = [lambda runs: runs[index::count], lambda runs: runs] if count > 1 else [lambda runs: runs]
-    with show_arms(tuning, deadline - time.monotonic()) as callbacks:
+    with show_arms(tuning, deadline - time.monotonic(), SweepTable) as callbacks:
         for select in selections:
             states = run_until_decided(
                 tuning, out / sweeps.FOLDER, seconds=max(1e-3, deadline - time.monotonic()), jobs=jobs or default_jobs(),
@@ -74,6 +140,6 @@ def run_sweeps(
         chosen, record = sweeps.choose_settings(study, own, state.outcome.folder, sweep)
         chosen = pin_sources(chosen)
         sweeps.write_sweep(chosen, out, record)
-        print(f"{label_study(study)}: {sweeps.describe_choice(record)}")
+        print("\n".join(choice_lines(label_study(study), record)))
         tuned.append(chosen)
     return tuned

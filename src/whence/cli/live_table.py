@@ -183,9 +183,11 @@ def is_diverged(path: Path) -> bool:
 
 
 @contextmanager
-def show_arms(studies: Sequence[Study], seconds: float | None = None) -> Iterator[dict[str, Any]]:
+def show_arms(
+    studies: Sequence[Study], seconds: float | None = None, table_class: type[ArmTable] = ArmTable
+) -> Iterator[dict[str, Any]]:
     """Yield the functions that ``run_until_decided`` calls with rounds, progress, looks and failures."""
-    table = ArmTable(studies, seconds)
+    table = table_class(studies, seconds)
     try:
         from rich.console import Console
         from rich.live import Live

@@ -14,7 +14,7 @@ from whence.report.comparison.baseline_lines import baseline_caption, loss_capti
 from whence.report.comparison.data_facts import data_section, scores_table
 from whence.report.comparison.dot_plots import seed_plot
 from whence.report.comparison.sentences import claim_sentences
-from whence.report.comparison.sweep_table import sweep_panel
+from whence.report.comparison.sweep_table import sweep_section
 from whence.report.comparison.units import choose_units
 from whence.report.comparison.verdicts import verdict_section
 from whence.report.html_page import provenance_section, render_page
@@ -103,7 +103,7 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
 {render_legend(study["arms"], styles)}
 <div class="{figures_class}">{"".join(charts)}</div>
 {tables.lengths_table(study, units) if len(study["lengths"]) > 1 else ""}
-{tables.panel_table(sweep_panel(study["sweep"], units), styles) if study.get("sweep") else ""}
+{sweep_section(study["sweep"], units, styles) if study.get("sweep") else ""}
 {"".join(_panel(panel, styles) for panel in study.get("panels") or [])}
 <h3>Attention maps</h3>
 {viewer}
