@@ -285,5 +285,12 @@ def test_a_killed_worker_fails_only_its_own_run(tmp_path, monkeypatch):
     assert isinstance(actual.pop(2), BrokenProcessPool)
     assert actual == {0: {"seed": 0}, 1: {"seed": 1}, 3: {"seed": 3}}
     assert len(list(tmp_path.glob("0-*"))) == 1  # the neighbour was not disturbed
+    workers = {child.pid for child in multiprocessing.active_children()}
+    assert [run.seed for run, _ in executor.run(KilledOnce(tmp_path), study.runs()[3:], tmp_path, lambda *_: None)] == [
+        3
+    ]
+    assert {
+        child.pid for child in multiprocessing.active_children()
+    } == workers  # the next round has the same processes
     executor.close()
     assert not multiprocessing.active_children()

@@ -42,13 +42,15 @@ def trained(monkeypatch):
     return done
 
 
-def test_a_decided_arm_gets_no_further_seeds(tmp_path, trained):
-    looks = []
+def test_a_decided_arm_gets_no_further_seeds(tmp_path, trained, monkeypatch):
+    looks, validated, validate = [], [], runner.validate_study
+    monkeypatch.setattr(runner, "validate_study", lambda study: (validated.append(study), validate(study))[1])
     (state,) = sequential.run_until_decided(
         [STUDY], tmp_path, on_look=lambda study, comparison: looks.append(len(comparison.seeds))
     )
     counts = {name: sum(own == name for own, _ in trained) for name in GAIN}
     assert counts == {"NoPosition": 8, "Rotary": 3, "Alibi": 8} and looks == [3, 5, 8]
+    assert len(validated) == 1  # once for all rounds
     verdicts = {contrast.first: contrast.verdict for contrast in state.comparison.contrasts}
     assert verdicts == {"rotary": "better", "alibi": "undecided"}
     before = len(trained)

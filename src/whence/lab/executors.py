@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
-from multiprocessing import active_children, get_context, parent_process
+from contextlib import contextmanager, suppress
+from multiprocessing import active_children, connection, get_context, parent_process
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -59,7 +59,11 @@ BUILT_IN = {
 
 
 class Executor(Protocol):
-    """Run the runs of a study somewhere."""
+    """Run the runs of a study somewhere.
+
+    ``run`` is called for each round of seeds. An executor that holds something between the rounds, such as processes, may
+    have a method ``close()``, which is called at the end.
+    """
 
     def run(
         self, execute: Execute, runs: Sequence[Run], folder: Path, on_progress: OnProgress
@@ -100,9 +104,11 @@ class LocalExecutor:
             yield run, outcome
 
     def close(self) -> None:
-        """End the processes, which must be idle."""
+        """End the processes. A run in training saves a checkpoint first."""
+        for worker in self._workers:
+            worker.terminate()
         while self._workers:
-            self._workers.pop().close()
+            self._workers.pop().join()
 
     def _run_in_processes(
         self, execute: Execute, runs: Sequence[Run], folder: Path, on_progress: OnProgress
@@ -110,7 +116,8 @@ class LocalExecutor:
         gpus = list_gpus()
         for number in range(len(self._workers), min(self.jobs, len(runs))):
             self._workers.append(LocalWorker(gpus[number % len(gpus)] if gpus else None))
-        waiting, attempts, idle = list(range(len(runs))), [0] * len(runs), list(self._workers)
+        waiting, attempts = list(range(len(runs))), [0] * len(runs)
+        idle = sorted(self._workers, key=lambda worker: worker.process is None)  # those that have begun come first
         active: dict[Future[dict[str, Any]], tuple[int, LocalWorker]] = {}
         with catch_stop_signals() as stop_signal:
             try:
@@ -136,11 +143,6 @@ class LocalExecutor:
                         else:
                             yield runs[index], error if isinstance(error, Exception) else future.result()
             except BaseException:  # such as Ctrl-C or SIGTERM
-                for worker in self._workers:
-                    worker.terminate()
-                _, hanging = wait(active, timeout=GRACE_PERIOD)
-                for future in hanging:
-                    active[future][1].kill()
                 self.close()
                 raise
 
@@ -179,23 +181,39 @@ class LocalWorker:
 
     def terminate(self) -> None:
         """Stop the process. A run in training saves a checkpoint first."""
+        self.pool.shutdown(wait=False, cancel_futures=True)
         if self.process is not None:
             self.process.terminate()
 
-    def kill(self) -> None:
-        """Stop the process at once."""
-        if self.process is not None:
+    def join(self) -> None:
+        """Wait until the process has ended, and kill it after the grace period."""
+        if self.process is not None and not connection.wait([self.process.sentinel], GRACE_PERIOD):
             self.process.kill()
+        self.messages.close()
 
     def restart(self) -> None:
         """Replace a process that was killed."""
-        self.close()
+        self.terminate()
+        self.join()
         self.start()
 
-    def close(self) -> None:
-        """End the process, which must be idle or dead."""
-        self.pool.shutdown(cancel_futures=True)
-        self.messages.close()
+
+@contextmanager
+def open_executor(name: str, jobs: int | None = None) -> Iterator[Executor]:
+    """An executor by name, as of ``load_executor``. Its method ``close``, if it has one, is called at the end."""
+    if jobs is not None and jobs > 1 and world_size() > 1:
+        raise usage_error(
+            "--jobs",
+            f"jobs={jobs} in {world_size()} distributed processes",
+            "distributed processes train one run at a time",
+            "leave out --jobs",
+        )
+    executor = load_executor(name, jobs)
+    try:
+        yield executor
+    finally:
+        if callable(close := getattr(executor, "close", None)):
+            close()
 
 
 def load_executor(name: str, jobs: int | None = None) -> Executor:

@@ -16,7 +16,7 @@ from whence import records
 from whence.errors import require_package, usage_error
 from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
-from whence.lab.executors import OnProgress, load_executor, process_rank, world_size
+from whence.lab.executors import Executor, OnProgress, open_executor, process_rank, world_size
 from whence.lab.failures import RunFailed, describe_error, load_failure, remove_failure, write_failure
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import reuse_records, run_key
@@ -97,19 +97,39 @@ def run_study(
         on_start: called with the selected runs and the folder, after records of other studies were reused.
         on_failure: called with a run that ended without a value, and ``failed`` or ``diverged``.
     """
-    if jobs is not None and jobs > 1 and world_size() > 1:
-        raise usage_error(
-            "--jobs",
-            f"jobs={jobs} in {world_size()} distributed processes",
-            "distributed processes train one run at a time",
-            "leave out --jobs",
-        )
     records.require_output_folder("--out", base)
-    study = pin_sources(study)
+    with open_executor(executor, jobs) as chosen:
+        return run_round(prepare_study(study), base, chosen, select, deadline, on_progress, on_start, on_failure)
+
+
+@dataclass(frozen=True)
+class PreparedStudy:
+    """A study that can run, and what all its rounds share."""
+
+    study: Study  # with pinned sources
+    task: tasks.Task
+    origin: dict[str, Any]  # from the start: the sources may be edited before the last run ends
+
+
+def prepare_study(study: Study) -> PreparedStudy:
+    """Pin the sources of a study and validate it. Nothing is written."""
+    pinned = pin_sources(study)
+    return PreparedStudy(pinned, validate_study(pinned), describe_origin(pinned))
+
+
+def run_round(
+    prepared: PreparedStudy,
+    base: Path,
+    executor: Executor,
+    select: Callable[[list[Run]], list[Run]],
+    deadline: float | None,
+    on_progress: OnProgress,
+    on_start: OnStart,
+    on_failure: OnFailure,
+) -> StudyOutcome:
+    """Run the selected runs of a prepared study. The arguments are those of ``run_study``."""
+    study, task = prepared.study, prepared.task
     folder = study_folder(study, base)
-    chosen = load_executor(executor, jobs)
-    task = validate_study(study)
-    origin = describe_origin(study)  # now: the sources may be edited before the last run ends
     if process_rank() == 0:
         records.make_folder(folder)
         with claim_study(folder):
@@ -118,7 +138,7 @@ def run_study(
             write_spec(study, folder)
             task_facts(study, folder, task)
             write_data_facts(study, folder, task)
-            write_baselines(study, folder, task, origin)
+            write_baselines(study, folder, task, prepared.origin)
             reuse_records(study, folder, base)
     outcome, began = StudyOutcome(folder), time.time()
     missing: list[Run] = []
@@ -139,10 +159,10 @@ def run_study(
         else:
             outcome.diverged.append(run)
     trained, outcome.notes = find_trained_runs(missing if world_size() == 1 else [], folder, base, task)
-    execute = partial(try_run, origin=origin, deadline=deadline, trained=trained)
+    execute = partial(try_run, origin=prepared.origin, deadline=deadline, trained=trained)
     while missing:
         busy: list[Run] = []  # in other processes
-        for run, record in chosen.run(execute, missing, folder, on_progress):
+        for run, record in executor.run(execute, missing, folder, on_progress):
             if isinstance(record, RunInProgress):
                 busy.append(run)
             elif isinstance(record, DeadlineReached):

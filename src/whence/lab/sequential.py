@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from whence import records
 from whence.lab import results, runner
-from whence.lab.executors import OnProgress, process_rank
-from whence.lab.sources import pin_sources
+from whence.lab.executors import OnProgress, open_executor, process_rank
 from whence.lab.study import Run, Study
 from whence.lab.study_folder import study_folder
 from whence.statistics import PairedComparison
@@ -60,54 +61,51 @@ def run_until_decided(
         on_look: called with a study and its comparison after each look.
     """
     deadline = None if seconds is None else time.time() + seconds
-    pinned = [pin_sources(study) for study in studies]
-    for study in pinned:
-        runner.validate_study(study)
-    states = [
-        StudyProgress(study, runner.StudyOutcome(study_folder(study, base)), tuple(arm.name for arm in study.arms))
-        for study in pinned
-    ]
-    for number in range(max(len(study.looks) for study in pinned)):
-        for state in states:
-            if number >= len(state.study.looks) or not state.active:
-                continue
-            seeds = state.study.seeds[: state.study.looks[number]]
-            has_looks = len(state.study.looks) > 1
-
-            def choose(
-                runs: list[Run],
-                active: tuple[str, ...] = state.active,
-                seeds: Sequence[int] = seeds,
-                has_looks: bool = has_looks,
-                failed: Sequence[tuple[str, int]] = tuple(error.run_id for error in state.outcome.failed),
-            ) -> list[Run]:
-                own = select(runs)
-                others = [run for run in runs if run not in own] if has_looks else []
-                chosen = [run for run in own + others if run.arm.name in active and run.seed in seeds]
-                return [run for run in chosen if (run.arm.name, run.seed) not in failed]
-
-            outcome = runner.run_study(
-                state.study,
-                base,
-                jobs=jobs,
-                executor=executor,
-                select=choose,
-                deadline=deadline,
-                on_progress=on_progress,
-                on_start=on_round,
-                on_failure=on_failure,
-            )
-            state.outcome = state.outcome.merge(outcome)
-            if outcome.unfinished:
-                return states
-            if process_rank() == 0 and has_looks:
-                judgement = results.judge_folder(state.study, outcome.folder)
-                state.comparison = judgement.comparison
-                state.outcome.notes += [
-                    f"{state.study.name}: {name} gets no further seeds, since all its {len(seeds)} runs failed or diverged"
-                    for name in judgement.dropped
-                    if name in state.active
-                ]
-                state.active = judgement.needed
-                on_look(state.study, state.comparison)
+    records.require_output_folder("--out", base)
+    with open_executor(executor, jobs) as chosen:
+        prepared = [runner.prepare_study(study) for study in studies]
+        states = [
+            StudyProgress(one.study, runner.StudyOutcome(study_folder(one.study, base)), _list_arms(one.study))
+            for one in prepared
+        ]
+        for number in range(max(len(state.study.looks) for state in states)):
+            for one, state in zip(prepared, states, strict=True):
+                if number >= len(state.study.looks) or not state.active:
+                    continue
+                selected = partial(_select_round, select, state, number)
+                outcome = runner.run_round(one, base, chosen, selected, deadline, on_progress, on_round, on_failure)
+                state.outcome = state.outcome.merge(outcome)
+                if outcome.unfinished:
+                    return states
+                if process_rank() == 0 and len(state.study.looks) > 1:
+                    _judge_round(state, number)
+                    on_look(state.study, state.comparison)
     return states
+
+
+def _list_arms(study: Study) -> tuple[str, ...]:
+    return tuple(arm.name for arm in study.arms)
+
+
+def _select_round(
+    select: Callable[[list[Run]], list[Run]], state: StudyProgress, number: int, runs: list[Run]
+) -> list[Run]:
+    """The runs of a round: seeds up to its look of the arms that need them, without those that failed before."""
+    seeds, failed = state.study.seeds[: state.study.looks[number]], [error.run_id for error in state.outcome.failed]
+    own = select(runs)
+    others = [run for run in runs if run not in own] if len(state.study.looks) > 1 else []
+    chosen = [run for run in own + others if run.arm.name in state.active and run.seed in seeds]
+    return [run for run in chosen if (run.arm.name, run.seed) not in failed]
+
+
+def _judge_round(state: StudyProgress, number: int) -> None:
+    """Judge the records of a round. The arms that are undecided get further seeds."""
+    judgement = results.judge_folder(state.study, state.outcome.folder)
+    state.comparison = judgement.comparison
+    state.outcome.notes += [
+        f"{state.study.name}: {name} gets no further seeds, "
+        f"since all its {state.study.looks[number]} runs failed or diverged"
+        for name in judgement.dropped
+        if name in state.active
+    ]
+    state.active = judgement.needed
