@@ -1,6 +1,7 @@
 """What every cure must satisfy on every family, as functions that tests of cures call."""
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "hf"))
 from tiny_models import everything_of, left_padded, tiny, tokens
 
 from whence import hf
+from whence.hf.interface import observe
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "olmo2", "gpt_neox", "gpt2")
 ROTARY = tuple(name for name in FAMILIES if name != "gpt2")
@@ -58,6 +60,18 @@ def requested(model, ids, documents=DOCUMENTS, end=LENGTH):
 @torch.no_grad()
 def logits(model, ids, **options):
     return model(input_ids=ids, **options).logits
+
+
+@contextmanager
+def edited_calls(cure, model, ids, **options):
+    """Inside the block the model has the cure: the ``EditedCall`` of each layer in one forward pass, None if it has no edit."""
+    calls = []
+    with cure.apply(model):
+        remove = observe([layer.self_attn for layer in model.model.layers], lambda call: calls.append(call.edited))
+        with torch.no_grad():
+            model(ids, **options)
+        remove()
+        yield calls
 
 
 def equal(a, b, tolerance=TOLERANCE):
