@@ -77,7 +77,7 @@ def study(
         "name": name, "question": f"Does a position mechanism help {name.lower()}, and does the gain last beyond the trained length?",
         "task": name.lower(), "hash": "abc123def456", "spec": spec, "about": "Numbers of this study are made up for a test.",
         "metric": metric, "higher_is_better": accuracy, "split": "test", "lengths": lengths, "trained_length": 17,
-        "arms": arm_rows, "baselines": _baselines(metric, lengths), "comparison": comparison, "why_no_comparison": why,
+        "arms": arm_rows, "baselines": _baselines(metric, lengths), "comparison": comparison, "why_no_comparison": why, "plan_change": None,
         "ran": [{"environment": ENVIRONMENT, "runs": seeds * len(arms), "started": "2026-11-14T06:00:00Z"}],
         "observations": {arm: _observed(arm) for arm in arms} if maps else None,
     }  # fmt: skip

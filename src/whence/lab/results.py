@@ -13,6 +13,7 @@ from whence.lab import decisions, sweeps, tasks
 from whence.lab.arms import Arm
 from whence.lab.failures import load_failure
 from whence.lab.observe import load_observations
+from whence.lab.plan_changes import describe_plan_change
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.sources import has_same_sources
 from whence.lab.study import Study
@@ -62,6 +63,7 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
             count_items(loaded, study.decision.split), study.decision.alpha,
         ),
         "comparison": comparison, "why_no_comparison": reason,
+        "plan_change": describe_plan_change(study, [record for own in loaded.values() for record in own]),
         "observations": load_observations(study, folder, observe=same_code) or None,
         "panels": tasks.find_task_class(study.task).panels(loaded, baselines) if same_code else [],
         "ran": group_environments([record for own in loaded.values() for record in own]),

@@ -90,6 +90,9 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
     failures = [sentence for study in compared for sentence in failure_sentences(study)]
     if failures:
         lines += ["Left out of the comparisons:", *_list_items(failures, width)]
+    changes = [f"{describe_place(study)}: {study['plan_change']}" for study in compared if study["plan_change"]]
+    if changes:
+        lines += ["Planned when results existed:", *_list_items(changes, width)]
     for study in studies:
         if not study.get("comparison"):
             lines += verdict_lines(study)

@@ -176,6 +176,8 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
         if missing:
             items.append(_item(*UNDECIDED, f"{html.escape(join_names(missing))}: not compared."))
     rule = f'<p class="small">{html.escape(describe_rule(comparison))}</p>' if comparison else ""
+    if comparison and study["plan_change"]:
+        rule = f"<p>{html.escape(study['plan_change'])}</p>{rule}"
     more = ""
     if len(items) > MAX_VERDICTS + 1:
         rest = items[MAX_VERDICTS:]
