@@ -72,6 +72,7 @@ TESTS = {
     L: LOOP,
     "records/": ["records/test_folder.py"],
     "plugin": ["test_plugins.py", "test_file_references.py", "cli/test_cli_plugins.py", "test_extending.py"],
+    "mend/document_windows": ["mend/test_parallel_windows.py", "mend/test_pine.py"],
     "mend/": ["mend/test_mend_protocol.py", "probe/test_probe_plugins.py"],
     "checks/": ["checks/test_checks.py"],
     "probe/tasks/": ["probe/test_probe_tasks.py", "probe/test_probe_custom_items.py", "probe/test_probe_plugins.py"],

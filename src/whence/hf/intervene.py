@@ -132,7 +132,9 @@ class LayerEditor:
         """Find the layout in which ``self.rotary`` does what the model's own rotation does to queries and keys."""
         assert self.rotary is not None and self.checked_at is not None
         theirs, plain = self._project(original, before, None), self._project(original, after, None)
-        tolerance = 16 * torch.finfo(theirs[0].dtype).eps * max(CHECKED_POSITIONS) ** 0.5
+        # transformers rotates in float32, also in a float64 model
+        eps = max(torch.finfo(dtype).eps for dtype in (theirs[0].dtype, torch.float32))
+        tolerance = 16 * eps * max(CHECKED_POSITIONS) ** 0.5
         for layout in ("half", "interleaved"):
             rotary = build_rotary("intervene(...)", self.model.config.get_text_config(), self.layer, layout=layout)
             ours = [rotate_at(rotary, x, self.checked_at[None, None]) for x in plain]
