@@ -100,5 +100,8 @@ def test_a_window_shorter_than_the_prompt_is_refused():
 
 def test_documents_must_be_known():
     model = checks.model_of("llama")
-    with ParallelWindows().apply(model), pytest.raises(WhenceError, match=r"ParallelWindows got no documents.*hf\.request"):
+    with (
+        ParallelWindows().apply(model),
+        pytest.raises(WhenceError, match=r"ParallelWindows got no documents.*hf\.request"),
+    ):
         checks.logits(model, tokens(1, 24))

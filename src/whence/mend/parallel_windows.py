@@ -63,7 +63,10 @@ class ParallelWindowsEdit(AttentionEdit):
 
     def change_visible(self, call: EditedCall, rows: Tensor, visible: Tensor) -> Tensor:
         windows = self.windows.find(call)
-        q, k = windows.index(call.q_positions[:, rows])[:, None, :, None], windows.index(call.k_positions)[:, None, None]
+        q, k = (
+            windows.index(call.q_positions[:, rows])[:, None, :, None],
+            windows.index(call.k_positions)[:, None, None],
+        )
         return visible & ((q == k) | (q < 0) | (k < 0))
 
 
