@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,6 @@ import torch
 from whence import Alibi, PowerPrior, hf
 from whence.errors import WhenceError
 from whence.probe import analyses, measurement, run_folder
-from whence.probe.ablation import scale_channel
 from whence.probe.findings import findings
 from whence.probe.identity import checksum, describe_identity, difference, identify, same_model, weights_checksum
 from whence.probe.plan import Plan, TaskSpec
@@ -123,6 +123,20 @@ def test_every_change_of_a_model_shows(change, name):
     assert not same_model(before, identify(lm)) or name == "dtype"
 
 
+@contextmanager
+def scaled_output(module, factor):
+    before = module.forward
+
+    def forward(x):
+        return before(x) * factor
+
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+
+
 def test_settings_numbers_and_code_of_attached_positions_show():
     lm = tiny_random_model(layers=2)
     plain = identify(lm)
@@ -151,10 +165,8 @@ def test_settings_numbers_and_code_of_attached_positions_show():
     assert [one["layers"] for one in actual[1]["attached"]] == [[0, 1]]  # layers with the same position stand together
     assert [one["layers"] for one in actual[6]["attached"]] == [[0], [1]]
     assert "code" in actual[4]["attached"][0]["parts"][0] and actual[-1]["attached"][0]["own_rotation"] == "removed"
-    with scale_channel(lm, 3, 0.5, range(1)):
-        assert identify(lm)["hooks"] == [
-            "whence.probe.ablation._wrap_forward.<locals>.call(channel=3, factor=0.5) on 1 modules"
-        ]
+    with scaled_output(lm.model.lm_head, 0.5):
+        assert identify(lm)["hooks"] == [f"{__name__}.scaled_output.<locals>.forward(factor=0.5) on 1 modules"]
     assert identify(lm) == plain
 
 

@@ -116,6 +116,13 @@ def current_request(model: Any) -> Request:
 
 
 @contextmanager
+def set_prompt_ends(model: Any, ends: Sequence[int]) -> Iterator[None]:
+    """Set the ends of the prompts, and keep the documents of the enclosing block."""
+    with set_request(model, replace(current_request(unwrap_peft(model)), prompt_ends=tuple(ends))):
+        yield
+
+
+@contextmanager
 def generating(model: Any, slots: int) -> Iterator[None]:
     """Set the end of the prompts for one call of ``generate``, unless the user has."""
     now = current_request(model)

@@ -1,16 +1,10 @@
-"""Experiments that change a model: remove positional vectors, change positions or masks, emphasize slots, scale a channel.
+"""Experiments that change a model: remove positional vectors, change positions or masks, emphasize slots.
 
 Ablation of positional vectors (Dong et al. 2024, arXiv 2405.18009).
 
 In every layer, the input of attention at position t is p[t] plus the content of the text. p is the mean of the input over
 plain texts, u the mean of p over positions, and m = p - u the part that depends on position. If a bias depends on m, the
 curve without m is flat. The control removes the m of another position: it does the same damage, unrelated to position.
-
-Scaling of one channel of the input of queries and keys, for the answering rows only (Yu et al. 2024, arXiv 2406.02536).
-
-Rows of the prompt are unchanged. The queries of the answering rows, and the keys they see, come from inputs in which one
-channel is multiplied by s; values and norms are unchanged. While the prompt is read, the cache is filled with changed keys,
-but the rows of the prompt use the unchanged ones.
 """
 
 from __future__ import annotations
@@ -25,7 +19,7 @@ from torch import Tensor, nn
 from whence.errors import usage_error
 from whence.probe import hidden_states, likelihood
 from whence.probe.arrays.geometry import NUM_UNCHANGED
-from whence.probe.hidden_states import attention_modules, causal
+from whence.probe.hidden_states import causal
 from whence.probe.likelihood import Emphasis, ScaledScore, emphasis_class
 from whence.probe.measurement import judge_choice, score_and_attend, to_rounded_list
 from whence.probe.plan import Plan
@@ -265,66 +259,3 @@ def rank_correlation(curve: Tensor) -> float:
     here = torch.arange(len(curve)).double()
     a, b = ranks - ranks.mean(), here - here.mean()
     return round(float((a * b).sum() / (a.norm() * b.norm())), 12)
-
-
-@contextmanager
-def scale_channel(lm: ProbedModel, channel: int, factor: float, layers: Sequence[int]) -> Iterator[None]:
-    """Scale a channel in these layers for every prompt that is read and answered inside. Restore the model afterwards."""
-    modules = attention_modules(lm)
-    hidden_size = int(lm.model.config.get_text_config().hidden_size)
-    if not 0 <= channel < hidden_size or not set(layers) <= set(modules):
-        raise usage_error(
-            "scaled",
-            f"channel {channel} in layers {list(layers)}",
-            f"there are {hidden_size} channels and {len(modules)} layers",
-            "choose among these",
-        )
-    before: list[tuple[nn.Module, Any]] = []
-    try:
-        for layer in layers:
-            module = modules[layer]
-            before.append((module, module.__dict__.get("forward")))
-            module.forward = _wrap_forward(module, module.forward, channel, factor)
-        yield
-    finally:
-        for module, forward in before:
-            if forward is None:
-                del module.forward
-            else:
-                module.forward = forward
-
-
-def _wrap_forward(module: nn.Module, forward: Callable[..., Any], channel: int, factor: float) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        cache = kwargs.get("past_key_values")
-        if cache is None:
-            raise usage_error(
-                "a scaled model",
-                "a forward pass without a cache",
-                "the prompt must be read into a cache before the answering rows",
-                "pass use_cache=True",
-            )
-        plain = None
-        if cache.get_seq_length(module.layer_idx) == 0:
-            plain = forward(*args, **{**kwargs, "past_key_values": None})
-        with _scale_projection_inputs(module, channel, factor):
-            other = forward(*args, **kwargs)
-        return other if plain is None else plain
-
-    return call
-
-
-@contextmanager
-def _scale_projection_inputs(module: nn.Module, channel: int, factor: float) -> Iterator[None]:
-    def change(projection: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        x = args[0].clone()
-        x[..., channel] *= factor
-        return (x, *args[1:])
-
-    hooks = [getattr(module, name).register_forward_pre_hook(change) for name in ("q_proj", "k_proj")]
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -235,11 +235,37 @@ def last_attention_row(lm: ProbedModel, tokens: Sequence[int]) -> Tensor:
 
 @torch.inference_mode()
 def score_separately(lm: ProbedModel, choices: Branches) -> list[float]:
-    """The scores of one prompt's choices with one row for each choice."""
-    tokens, real = pad_batch(lm, [[*choices.shared, *end] for end in choices.ends], left=False)
-    log_probs = lm.model(input_ids=tokens, attention_mask=real).logits.float().log_softmax(-1)
-    first = len(choices.shared) - 1
-    return [_total(log_probs[index], range(first, first + len(end)), end) for index, end in enumerate(choices.ends)]
+    """The scores of one prompt's choices with one row for each choice.
+
+    Interventions on the model know where the prompt ends. A model with an intervention or an attached position reads
+    the prompt once, into a cache that is then repeated for every choice.
+    """
+    from whence.hf.requests import set_prompt_ends
+
+    with set_prompt_ends(lm.model, [len(choices.shared)]):
+        if getattr(lm.model.config, "_attn_implementation", None) == "whence":
+            log_probs = _read_with_cache(lm, choices).log_softmax(-1)
+        else:
+            tokens, real = pad_batch(lm, [[*choices.shared, *end] for end in choices.ends], left=False)
+            logits = lm.model(input_ids=tokens, attention_mask=real).logits
+            log_probs = logits[:, len(choices.shared) - 1 :].float().log_softmax(-1)
+    return [_total(log_probs[index], range(len(end)), end) for index, end in enumerate(choices.ends)]
+
+
+def _read_with_cache(lm: ProbedModel, choices: Branches) -> Tensor:
+    """The logits from the last token of the prompt on, for each choice; the prompt is read once."""
+    count = len(choices.ends)
+    shared = torch.tensor([list(choices.shared)], device=lm.device)
+    out = lm.model(input_ids=shared, use_cache=True)
+    first = out.logits[:, -1:].float().expand(count, -1, -1)
+    if max(map(len, choices.ends)) == 1:
+        return first
+    cache = out.past_key_values
+    cache.batch_repeat_interleave(count)
+    tokens, real = pad_batch(lm, [end[:-1] for end in choices.ends], left=False)
+    mask = torch.cat([torch.ones_like(shared).expand(count, -1), real], 1)
+    rest = lm.model(input_ids=tokens, attention_mask=mask, past_key_values=cache, use_cache=True).logits
+    return torch.cat([first, rest.float()], 1)
 
 
 def _total(log_probs: Tensor, rows: Any, end: tuple[int, ...]) -> float:

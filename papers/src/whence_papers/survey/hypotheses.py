@@ -16,8 +16,8 @@ from torch import Tensor
 
 from whence import records
 from whence.errors import usage_error
+from whence.mend.scale_channel import ScaleChannel
 from whence.probe import ablation, hidden_states, likelihood, run_folder
-from whence.probe.ablation import scale_channel
 from whence.probe.arrays import channels, geometry
 from whence.probe.curves import LEVEL, bootstrap_means
 from whence.probe.identity import identify, same_model
@@ -262,7 +262,7 @@ def _best_scale(row: dict[float, tuple[Tensor, Tensor]], half: int) -> float:
 def _score_scaled(
     lm: ProbedModel, prompts: list[list[Prompt]], channel: int, times: float, layers: range
 ) -> tuple[Tensor, Tensor]:
-    with scale_channel(lm, channel, times, layers):
+    with ScaleChannel(channel, times, layers).apply(lm.model):
         return _score_prompts(lm, prompts)
 
 
