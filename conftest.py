@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 import torch
 
-collect_ignore_glob = ["papers/src/whence_papers/studies/*"]  # files that `whence run` loads by path
+#: files that `whence run` loads by path; configuration has no doctests, and two files of one module name cannot be collected
+collect_ignore_glob = ["papers/src/whence_papers/studies/*", "*conftest.py"]
 
 if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
     before = os.environ.get("TRITON_INTERPRET")
