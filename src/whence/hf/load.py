@@ -61,7 +61,25 @@ def load(
         revision: a branch, tag or commit on the hub.
         device_map: how accelerate distributes the weights, such as ``"auto"``; ``device`` is then ignored.
     """
-    subject = f'load("{name}")'
+    model, source = load_named(f'load("{name}")', name, dtype, device, revision, device_map)
+    if Path(source).is_dir() and saved_position_names(Path(source)):
+        warnings.warn(
+            f'load("{name}"): the folder contains positions, which are not part of the model until they are attached; '
+            f'call whence.hf.attach_saved(model, "{name}")',
+            stacklevel=2,
+        )
+    return model
+
+
+def load_named(
+    subject: str,
+    name: str | Path,
+    dtype: torch.dtype,
+    device: str | torch.device,
+    revision: str | None,
+    device_map: str | dict[str, Any] | None,
+) -> tuple[LoadedModel, str]:
+    """The model of ``load``, and the name or folder that it was loaded from. ``subject`` begins the error texts."""
     transformers = require_package("transformers", subject, "hf")
     source = _resolve_source(subject, name)
     hub_options: dict[str, Any] = {}
@@ -101,13 +119,7 @@ def load(
             "missing weights would be random",
             "pass a checkpoint that was saved from a causal language model",
         )
-    if Path(source).is_dir() and saved_position_names(Path(source)):
-        warnings.warn(
-            f"{subject}: the folder contains positions, which are not part of the model until they are attached; "
-            f'call whence.hf.attach_saved(model, "{name}")',
-            stacklevel=2,
-        )
-    return LoadedModel((model if device_map is not None else model.to(device)).eval(), tokenizer)
+    return LoadedModel((model if device_map is not None else model.to(device)).eval(), tokenizer), source
 
 
 def _why_offline() -> str | None:

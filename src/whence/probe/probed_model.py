@@ -251,15 +251,14 @@ def load(
         if position is not None:
             hf.attach(quick.model, position)
         return _validate_model(replace(quick, about=quick.about | {"dtype": dtype}))
+    from whence.hf.load import load_named
     from whence.hf.state_io import saved_position_names
 
     if device_map is None:
         _require_device("whence probe --device", device)
 
-    placement: dict[str, Any] = {"device": device} if device_map is None else {"device_map": device_map}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*the folder contains positions")  # they are attached next
-        model, tokenizer = hf.load(name, dtype=getattr(torch, dtype), revision=revision, **placement)
+    loaded, _ = load_named(f"whence probe {name}", name, getattr(torch, dtype), device, revision, device_map)
+    model, tokenizer = loaded
     if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions
     count = sum(p.numel() for p in model.parameters())
