@@ -48,8 +48,13 @@ def whence(*arguments, start=("-m",), **settings):
 TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
-def test_two_processes_train_one_run_like_one_process(tmp_path, whence_here):
-    (tmp_path / "shared.py").write_text(STUDY)
+def test_two_processes_train_like_one_process(tmp_path, whence_here):
+    """All of a round, and both end after the look that decides: the arms are equivalent within the margin."""
+    text = STUDY.replace('(parse_arm("epar"),)', '(parse_arm("epar"), parse_arm("none"))')
+    text = text.replace("seeds=(0,)", "seeds=(0, 1, 2, 3)").replace(
+        'baseline="epar"', 'baseline="epar", metric="perplexity", margin=1000.0, looks=(3, 4)'
+    )
+    (tmp_path / "shared.py").write_text(text)
     order = ("run", tmp_path / "shared.py", "--jobs", 1, "--out")
     alone = whence_here(*order, tmp_path / "one")
     assert alone.returncode == 0 and alone.stdout.count("report:") == 1, alone.stderr
@@ -58,6 +63,8 @@ def test_two_processes_train_one_run_like_one_process(tmp_path, whence_here):
     assert process.returncode == 0, errors
     assert output.count("report:") == 1  # the first speaks for all
     require_alike(record_in(tmp_path / "one"), record_in(tmp_path / "two"))
+    names = [sorted(path.name for path in (tmp_path / name).rglob("*seed?.json")) for name in ("one", "two")]
+    assert len(names[0]) == 6 and names[0] == names[1]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -82,7 +89,7 @@ def test_distributed_runs_resume_with_copied_and_sharded_weights(tmp_path, proce
 
 
 def record_in(folder):
-    return json.loads(next(folder.rglob("*seed0.json")).read_text())
+    return json.loads(next(folder.rglob("epar*seed0.json")).read_text())
 
 
 def require_alike(alone, together, processes=2):

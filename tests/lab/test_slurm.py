@@ -9,7 +9,7 @@ import pytest
 from small_study import ARMS, build_execute, build_study, load_results
 
 from whence import WhenceError
-from whence.lab import runner, slurm_executor
+from whence.lab import claims, runner, slurm_executor
 from whence.lab.executors import load_executor
 from whence.lab.study import Budget
 
@@ -47,6 +47,17 @@ def test_jobs_share_the_runs_and_resume_after_the_time_limit(tmp_path, monkeypat
     for run in study.runs()[:2]:
         runner.execute_run(run, tmp_path / "local")
     assert load_results(tmp_path / "slurm") == load_results(tmp_path / "local")
+
+
+def test_a_run_of_another_command_is_in_progress(tmp_path, monkeypatch):
+    executor, submissions = load_executor("slurm(cluster='local')", 1), []
+    job = SimpleNamespace(done=lambda: True, exception=lambda: None, result=list)
+    monkeypatch.setattr(executor, "_submit", lambda execute, runs, folder: submissions.append(len(runs)) or [job])
+    first, second = three_runs().runs()[:2]
+    with claims.claim_run(first, tmp_path):
+        (one, busy), (two, failed) = executor.run(runner.execute_run, [first, second], tmp_path, lambda *_: None)
+    assert (one, two) == (first, second) and submissions == [2, 1, 1, 1]
+    assert isinstance(busy, claims.RunInProgress) and "ended 4 times" in str(failed)
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ MUTANTS = [
     (L + "study_folder.py", "if not own and record_key(record) != run_key(run):", "if False:", OWNED),
     (L + "study_folder.py", ' and record.get("seed") == run.seed', "", OWNED),
     (L + "runner.py", "    if records.exists(path):\n        if find", "    if False:\n        if find", OWNED),
-    (L + "runner.py", "execute_run, origin=origin", "execute_run, origin=None", OWNED),
+    (L + "runner.py", "try_run, origin=prepared.origin", "try_run, origin=None", OWNED),
     # from records to findings
     (L + "results.py", 'result["evaluations"][-1]', 'result["evaluations"][0]', RESULTS),
     (L + "results.py", " or study.decision.comparisons is not None", "", RESULTS),

@@ -49,6 +49,15 @@ def claim_study(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def is_claimed(run: Run, folder: Path) -> bool:
+    """Whether another process trains a run at this moment."""
+    try:
+        with claim_run(run, folder):
+            return False
+    except RunInProgress:
+        return True
+
+
 def wait_for_run(run: Run, folder: Path, deadline: float | None = None) -> bool:
     """Wait while another process trains a run, until a ``time.time()`` at most. Returns whether its record exists."""
     while not records.exists(folder / run.file_name):

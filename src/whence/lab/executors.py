@@ -299,6 +299,19 @@ def process_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def broadcast(value: Any) -> Any:
+    """The value of process 0 in each of the processes that train together. Without such processes, the value itself."""
+    if world_size() == 1:
+        return value
+    from accelerate import PartialState
+    from accelerate.utils import broadcast_object_list
+
+    PartialState(cpu=not torch.cuda.is_available())  # joins the processes, unless they are joined already
+    values = [value]
+    broadcast_object_list(values, from_process=0)
+    return values[0]
+
+
 def default_jobs() -> int:
     """The number of runs at a time: one for each GPU if there are several, otherwise one for each core of this process."""
     gpus = len(list_gpus())

@@ -16,7 +16,7 @@ from whence import records
 from whence.errors import require_package, usage_error
 from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
-from whence.lab.executors import Executor, OnProgress, open_executor, process_rank, world_size
+from whence.lab.executors import Executor, OnProgress, broadcast, open_executor, process_rank, world_size
 from whence.lab.failures import RunFailed, describe_error, load_failure, remove_failure, write_failure
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import reuse_records, run_key
@@ -140,24 +140,9 @@ def run_round(
             write_data_facts(study, folder, task)
             write_baselines(study, folder, task, prepared.origin)
             reuse_records(study, folder, base)
-    outcome, began = StudyOutcome(folder), time.time()
-    missing: list[Run] = []
-    selected = select(study.runs())
+    began, selected = time.time(), select(study.runs())
     on_start(selected, folder)
-    for run in selected:
-        path = folder / run.file_name
-        if not records.exists(path):
-            missing.append(run)
-            continue
-        remove_failure(run, folder)  # of an earlier try
-        problem = find_record_problem(path, run)
-        if problem is not None:
-            outcome.problems.append(problem)
-        elif records.read(path)["result"]["status"] == "done":
-            outcome.existing.append(run)
-            checkpoints.remove(checkpoint_path(run, folder))  # of a process that was killed after it wrote the record
-        else:
-            outcome.diverged.append(run)
+    outcome, missing = broadcast(sort_runs(selected, folder) if process_rank() == 0 else None)
     trained, outcome.notes = find_trained_runs(missing if world_size() == 1 else [], folder, base, task)
     execute = partial(try_run, origin=prepared.origin, deadline=deadline, trained=trained)
     while missing:
@@ -187,6 +172,26 @@ def run_round(
             else:
                 outcome.unfinished.append(run)
     return outcome
+
+
+def sort_runs(runs: Sequence[Run], folder: Path) -> tuple[StudyOutcome, list[Run]]:
+    """The outcome of the runs that have a record, and the other runs."""
+    outcome, missing = StudyOutcome(folder), []
+    for run in runs:
+        path = folder / run.file_name
+        if not records.exists(path):
+            missing.append(run)
+            continue
+        remove_failure(run, folder)  # of an earlier try
+        problem = find_record_problem(path, run)
+        if problem is not None:
+            outcome.problems.append(problem)
+        elif records.read(path)["result"]["status"] == "done":
+            outcome.existing.append(run)
+            checkpoints.remove(checkpoint_path(run, folder))  # of a process that was killed after it wrote the record
+        else:
+            outcome.diverged.append(run)
+    return outcome, missing
 
 
 def validate_study(study: Study) -> tasks.Task:
@@ -340,7 +345,7 @@ def train_run(
 ) -> dict[str, Any]:
     """Train a run and write its weights and its record."""
     path = folder / run.file_name
-    if deadline is not None and time.time() >= deadline:
+    if deadline is not None and broadcast(time.time() >= deadline):
         raise DeadlineReached(f"{run.file_name} was not started")
     torch.set_num_threads(1)  # the number of threads changes the order of sums; use jobs for parallel runs
     task = load_task(run.study)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from whence import records
 from whence.lab import results, runner
-from whence.lab.executors import OnProgress, open_executor, process_rank
+from whence.lab.executors import OnProgress, broadcast, open_executor, process_rank
 from whence.lab.study import Run, Study
 from whence.lab.study_folder import study_folder
 from whence.statistics import PairedComparison
@@ -60,10 +60,11 @@ def run_until_decided(
         on_round: called with the runs of a round and the study's folder before they start.
         on_look: called with a study and its comparison after each look.
     """
-    deadline = None if seconds is None else time.time() + seconds
+    started = time.time()
     records.require_output_folder("--out", base)
     with open_executor(executor, jobs) as chosen:
         prepared = [runner.prepare_study(study) for study in studies]
+        deadline = broadcast(None if seconds is None else started + seconds)  # one for all distributed processes
         states = [
             StudyProgress(one.study, runner.StudyOutcome(study_folder(one.study, base)), _list_arms(one.study))
             for one in prepared
@@ -80,6 +81,7 @@ def run_until_decided(
                 if process_rank() == 0 and len(state.study.looks) > 1:
                     _judge_round(state, number)
                     on_look(state.study, state.comparison)
+                state.active = broadcast(state.active)  # the decision of process 0
     return states
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from whence import records
 from whence.errors import require_package, usage_error
-from whence.lab.claims import RunInProgress
+from whence.lab.claims import RunInProgress, is_claimed
 from whence.lab.executors import Execute, OnProgress, Outcome
 from whence.lab.study import Run
 from whence.lab.training import Progress, Terminated, catch_stop_signals
@@ -91,17 +91,15 @@ class SlurmExecutor:
         with catch_stop_signals() as stop_signal:
             try:
                 for _ in range(1 + RETRIES):
+                    yield from read_records(runs, pending, folder, on_progress)  # of other commands
+                    if not pending:
+                        return
                     jobs = self._submit(execute, [runs[index] for index in pending], folder.resolve())
                     submitted, waiting = list(pending), list(jobs)
                     while pending:
                         ended = [job for job in waiting if job.done()]  # before the records are read
                         waiting = [job for job in waiting if job not in ended]
-                        for index in list(pending):
-                            if records.exists(folder / runs[index].file_name):
-                                pending.remove(index)
-                                record = records.read(folder / runs[index].file_name)
-                                on_progress(runs[index], read_progress(record))
-                                yield runs[index], record
+                        yield from read_records(runs, pending, folder, on_progress)
                         for job in ended:
                             failures, reason = read_job(job, reason)
                             for number, error in failures:
@@ -113,6 +111,9 @@ class SlurmExecutor:
                         if stop_signal() is not None:
                             raise Terminated("stopped by a signal; run the command again to resume", stop_signal())
                         time.sleep(POLL_INTERVAL)
+                    for index in [index for index in pending if is_claimed(runs[index], folder)]:
+                        pending.remove(index)  # none of the jobs is left, so another command trains it
+                        yield runs[index], RunInProgress(f"{runs[index].file_name} is in progress in another process")
                     if not pending:
                         return
             except BaseException:  # such as Ctrl-C or SIGTERM: each job saves a checkpoint
@@ -179,6 +180,18 @@ class ArrayJob:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self, *arguments)
+
+
+def read_records(
+    runs: Sequence[Run], pending: list[int], folder: Path, on_progress: OnProgress
+) -> Iterator[tuple[Run, Outcome]]:
+    """Yield the pending runs that have a record by now, and remove them from ``pending``."""
+    for index in list(pending):
+        if records.exists(folder / runs[index].file_name):
+            pending.remove(index)
+            record = records.read(folder / runs[index].file_name)
+            on_progress(runs[index], read_progress(record))
+            yield runs[index], record
 
 
 def read_job(job: Any, reason: str) -> tuple[list[tuple[int, Exception]], str]:
