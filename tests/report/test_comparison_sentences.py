@@ -54,7 +54,7 @@ def test_the_terminal_lists_claims_then_undecided_then_the_rest(studies):
     assert lines[0].startswith("Claimed, with an error rate of 5 % over all ")
     assert lines[1].strip() == claim_sentences(studies[0])[0].replace("\u00a0", " ")
     undecided = lines.index("Undecided:")
-    assert lines[undecided + 1] == "  Rotary on Copying: undecided: 3 more seeds."
+    assert lines[undecided + 1] == "  Rotary on Copying: 3 more seeds."
     assert any(line.startswith("Sorting, ") for line in lines[undecided:])  # without a comparison: the means
     narrow = summary_lines(studies, width=60)
     assert max(map(len, narrow[: narrow.index("Undecided:")])) <= 72 and len(narrow) > len(lines)

@@ -57,6 +57,18 @@ def format_number(value: Any, decimals: int) -> str:
     return text.replace("-", "−")
 
 
+def format_exact(value: Any, decimals: int) -> str:
+    """A number without trailing zeros, such as the accuracy of chance; with one decimal more if it is exact then.
+
+    >>> format_exact(25.0, 2), format_exact(6.25, 1), format_exact(69.128, 1), format_exact(1000.0, 0)
+    ('25', '6.25', '69.1', '1,000')
+    """
+    if is_finite_number(value) and math.isclose(value, round(value, decimals + 1), rel_tol=1e-12):
+        decimals += 1
+    text = format_number(value, decimals)
+    return text.rstrip("0").rstrip(".") if "." in text and "×" not in text else text
+
+
 def format_signed(value: Any, decimals: int) -> str:
     """A difference, with its sign unless it rounds to zero.
 

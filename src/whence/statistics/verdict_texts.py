@@ -6,6 +6,9 @@ from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.contrasts import Contrast
 from whence.statistics.further_seeds import MOST_SEEDS
 
+#: a smaller difference, in points or units of a metric, is the rounding error of equal means
+NO_DIFFERENCE = 1e-9
+
 
 def format_p(p: float | None) -> str:
     """
@@ -36,6 +39,8 @@ def describe_verdict(contrast: Contrast, plan: AnalysisPlan) -> str:
     >>> contrast = Contrast("rotary", "none", 5.0, None, 0.00013, "better", 3, (), None)
     >>> describe_verdict(contrast, plan)
     'better than none by 5 points (p = 0.00013)'
+    >>> describe_verdict(Contrast("rotary", "none", -1e-14, None, 1.0, "undecided", 3, (), None), plan)
+    'undecided: equal to none so far (p = 1)'
     """
     return _compose(contrast, plan, [] if contrast.verdict == "equivalent" else [_describe_test(contrast)])
 
@@ -49,8 +54,10 @@ def _compose(contrast: Contrast, plan: AnalysisPlan, facts: list[str]) -> str:
     if contrast.verdict == "equivalent":
         return f"equivalent to {second} within {plan.margin:g}{unit}{inside}"
     if contrast.estimate is None or contrast.p is None:
-        return f"undecided against {second}{inside}"
-    size = f"{abs(difference):.3g}{unit} {'above' if difference > 0 else 'below'}" if difference else "equal to"
+        return f"undecided: not compared with {second}{inside}"
+    size = f"{abs(difference):.3g}{unit} {'above' if difference > 0 else 'below'}"
+    if abs(difference) < NO_DIFFERENCE:
+        size = "equal to"
     return f"undecided: {size} {second} so far{inside}{_describe_needed(contrast)}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from whence.report.comparison.svg import Scale
 from whence.report.comparison.units import Units
-from whence.report.formatting import format_number, is_finite_number
+from whence.report.formatting import format_exact, format_number, is_finite_number
 
 LABEL_ROW = 13  # height of the row of a name below a plot
 CHAR = 6.6  # width of a character of such a name
@@ -76,7 +76,7 @@ def baseline_losses(study: dict[str, Any]) -> dict[str, float]:
 def baseline_caption(study: dict[str, Any], units: Units) -> str:
     """The baselines and their values, for the caption of a chart; empty if there are none."""
     texts = [
-        f"{line.name} {format_number(line.values[study['split']], units.decimals)}"
+        f"{line.name} {format_exact(line.values[study['split']], units.decimals)}"
         for line in choose_baselines(study, units)
     ]
     return f" Dotted: {', '.join(texts)}; lines outside the axis are not drawn." if texts else ""

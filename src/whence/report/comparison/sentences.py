@@ -40,14 +40,21 @@ def claim_sentences(study: dict[str, Any]) -> list[str]:
 
 
 def undecided_sentences(study: dict[str, Any]) -> list[str]:
-    """The undecided comparisons of a study, with the number of seeds that would probably decide each."""
+    """The undecided comparisons of a study, with the number of seeds that would probably decide each.
+
+    They stand below a heading, so they do not begin with "undecided" again.
+    """
     comparison = study.get("comparison")
     if not comparison:
         return []
     place = describe_place(study)
     contrasts = [(name, arm["kind"], arm["verdict"]) for name, arm in comparison["arms"].items()]
     contrasts += [(other["first"], other["verdict"], other["sentence"]) for other in comparison["others"]]
-    return [f"{_short(name)} {place}: {text}." for name, kind, text in contrasts if kind == "undecided"]
+    return [
+        f"{_short(name)} {place}: {text.removeprefix('undecided: ')}."
+        for name, kind, text in contrasts
+        if kind == "undecided"
+    ]
 
 
 def failure_sentences(study: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from whence.report.comparison.units import (
     name_metric,
     sort_best_first,
 )
-from whence.report.formatting import format_number
+from whence.report.formatting import format_exact, format_number
 
 SYMBOLS = {"better": "▲", "worse": "▼", "equivalent": "=", "undecided": "○"}
 UNDECIDED = ("undecided", SYMBOLS["undecided"])
@@ -56,7 +56,7 @@ def _describe_constant(study: dict[str, Any]) -> str:
     """The best constant answer and its value."""
     units, constant = choose_units(study), study["constant"]
     percent = "\u00a0%" if study["metric"] in PERCENT_METRICS else ""
-    return f"{constant['name']}: {format_number(constant['value'] * units.value_factor, units.decimals)}{percent}"
+    return f"{constant['name']}: {format_exact(constant['value'] * units.value_factor, units.decimals)}{percent}"
 
 
 def _constant_items(study: dict[str, Any]) -> list[str]:
