@@ -62,7 +62,10 @@ def test_the_page_shows_facts_lines_and_scores(data_findings):
     assert first.index("<h3>Data</h3>") < first.index('class="results"')
     assert "All metrics and baselines" in first and "macro F1 (%)" in first and "MCC" in first
     assert re.search(r'<line class="reference"[^>]*></line><text class="tick"[^>]*>majority class</text>', first)
-    assert "Dotted: majority class 60;" in first.replace(",", ";") and "chance" not in re.findall("Dotted: [^;]*", first)[0]
+    assert (
+        "Dotted: majority class 60;" in first.replace(",", ";")
+        and "chance" not in re.findall("Dotted: [^;]*", first)[0]
+    )
     assert "does not beat a constant answer (majority class: 60" in whole
 
 

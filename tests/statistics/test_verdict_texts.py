@@ -39,7 +39,10 @@ def test_claims(terms, short, long):
         ({"estimate": 0.0}, "undecided: equal to none so far (p = 0.4)"),
         ({"seeds_needed": None}, "more than 1000 seeds would be needed"),
         ({"interval": None, "seeds_needed": None, "note": "no variance"}, "none so far (p = 0.4, no variance)"),
-        ({"estimate": None, "interval": None, "p": None, "note": "no seeds"}, "undecided: not compared with none (no seeds)"),
+        (
+            {"estimate": None, "interval": None, "p": None, "note": "no seeds"},
+            "undecided: not compared with none (no seeds)",
+        ),
     ],
 )
 def test_undecided(terms, text):
