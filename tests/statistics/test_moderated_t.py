@@ -134,6 +134,11 @@ def test_the_worst_scenario_decides():
     assert Reference(layout, scenarios[:1], draws=500).critical_z(0.05) < whole.critical_z(0.05)
     assert [scenario.tolerance for scenario in scenarios] == [1.0] + [TOLERANCE] * 6
     assert len(reference_scenarios("pairs")) == 5
+    assert 0.05 * TOLERANCE <= 0.075  # the limit for unequal spreads
+    # a scenario with a tolerance decides as its quantile at the level times the tolerance
+    alone = Reference(layout, scenarios[1:2], draws=500)
+    plain = np.quantile(alone.largest[0], 1 - 0.05 * TOLERANCE, method="inverted_cdf")
+    assert alone.critical_z(0.05) == pytest.approx(plain, rel=0.05)
 
 
 @pytest.mark.parametrize("scenario", reference_scenarios("baseline"))

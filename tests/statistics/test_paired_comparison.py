@@ -239,6 +239,15 @@ def test_a_better_arm_stays_better_when_later_seeds_put_the_difference_inside_th
     assert two_arms(differences, margin=2.0, looks=(2, 8)).look == 2
 
 
+def test_every_look_has_the_level_of_its_own_share():
+    """Looks after 2 and 5 seeds have 0.02 and 0.03. The first interval is so wide that the second alone is seen."""
+    differences = [0.9, -0.8, 0.3, 0.1, 0.2]
+    found = two_arms(differences, looks=(2, 5))
+    expected = stats.ttest_1samp(differences, 0).confidence_interval(1 - 0.03)
+    assert (found.interval.low, found.interval.high) == pytest.approx((expected.low, expected.high))
+    assert found.p == pytest.approx(min(1.0, stats.ttest_1samp(differences, 0).pvalue / 0.6))
+
+
 def test_an_equivalent_arm_stays_equivalent_and_keeps_its_numbers_if_later_seeds_disagree():
     differences = [0.1, -0.1, 0.0, *[9.0, 9.2, 8.9, 9.1, 9.0] * 4]
     early = two_arms(differences[:3], margin=2.0, looks=(3, 23))
