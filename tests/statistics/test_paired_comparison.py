@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from whence import WhenceError
-from whence.statistics import AnalysisPlan, compare_paired
+from whence.statistics import AnalysisPlan, Contrast, PairedComparison, compare_paired
+from whence.statistics.further_seeds import count_further_seeds
+from whence.statistics.moderated_t import Layout, Reference, reference_scenarios
 
 SEED_EFFECTS = [0.0, 2.0, -1.0, 1.0, -2.0]
 NOISE = [[0.1, -0.2, 0.1, 0.2, -0.2], [-0.1, 0.1, 0.2, -0.2, 0.0], [0.2, 0.0, -0.2, 0.1, -0.1], [0.0, 0.2, 0.1, -0.1, -0.2]]  # fmt: skip
@@ -335,3 +337,26 @@ def test_bad_plans(terms, words):
 def test_bad_values(values, terms, words):
     with pytest.raises(WhenceError, match=words):
         against(values, **terms)
+
+
+@pytest.mark.parametrize("verdict, active", [("worse", ("b", "c")), ("better", ("a", "c"))])
+def test_the_worse_arm_of_a_decided_pair_is_dropped(verdict, active):
+    pairs = [("a", "b", verdict), ("a", "c", "undecided"), ("b", "c", "undecided")]
+    contrasts = tuple(Contrast(first, second, 0.0, None, None, own, 3, (), None) for first, second, own in pairs)
+    assert PairedComparison(AnalysisPlan("pairs"), contrasts, (0, 1, 2), 1).undecided_arms() == active
+
+
+def test_needed_seeds_decide_at_the_level_of_the_last_look():
+    differences = [0.9, -0.8, 0.3, 0.1]
+    later, whole = two_arms(differences, looks=(4, 12)), two_arms(differences)
+    alone = two_arms(differences, alpha=0.05 * 8 / 12)
+    assert later.seeds_needed == alone.seeds_needed > whole.seeds_needed
+    # without variance: 2^(1 - n) <= 0.05 * 10 / 12 from 6 seeds on
+    assert two_arms([1.0, 1.0], looks=(2, 12)).seeds_needed == 4
+
+
+def test_a_larger_family_needs_more_seeds():
+    layout = Layout(np.ones((5, 6), bool), [(arm, 0) for arm in range(1, 6)])
+    reference = Reference(layout, reference_scenarios("baseline"), draws=500)
+    few, many = (count_further_seeds(0.3, 5, 12.0, 0.05, family, reference) for family in (1, 5))
+    assert few < many
