@@ -1,5 +1,6 @@
 """What every cure must satisfy on every family, as functions that tests of cures call."""
 
+import math
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from tiny_models import everything_of, left_padded, tiny, tokens
 
 from whence import hf
 from whence.hf.interface import observe
+from whence.hf.rotary_config import rotate_at
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi3", "olmo2", "gpt_neox", "gpt2")
 ROTARY = tuple(name for name in FAMILIES if name != "gpt2")
@@ -72,6 +74,41 @@ def edited_calls(cure, model, ids, **options):
             model(ids, **options)
         remove()
         yield calls
+
+
+def region_distances(call, row):
+    """The distance between the query ``row`` and each key up to it, as the regions of the first edit place them."""
+    rows, distances = torch.tensor([row]), torch.full((row + 1,), -1.0)
+    for region in call.edits[0].regions(call, rows):
+        distance = (region.q_positions[0, 0] - region.k_positions[0, 0])[: row + 1].float()
+        where = region.where[0, 0, 0, : row + 1]
+        assert bool((distances[where] == -1).all())  # each pair is in one region
+        distances[where] = distance[where]
+    return distances.tolist()
+
+
+def merge_regions(call, rows):
+    """The output ``[B, H, n, E]`` as the sum over regions r of ``exp(L_r - L) o_r``, where ``L_r`` is the log of the sum of
+    the exponentials of the scores inside r, ``L`` that of all, and ``o_r`` the attention output inside r."""
+    visible, group = call.mask_info.visible_keys(rows)[:, None], call.q.shape[1] // call.k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (call.k, call.v))
+    sums, outputs = [], []
+    for region in call.edits[0].regions(call, rows):
+        q = rotate_at(call.rotary, call.q.double()[:, :, rows], region.q_positions)
+        scores = q @ rotate_at(call.rotary, k, region.k_positions).mT * call.scale * region.factor
+        scores = scores.masked_fill(~(region.where & visible), -math.inf)
+        sums.append(scores.logsumexp(-1, keepdim=True))
+        outputs.append(scores.softmax(-1).nan_to_num() @ v)  # a row may have no key in a region
+    total = torch.stack(sums).logsumexp(0)
+    return sum((one - total).exp() * output for one, output in zip(sums, outputs, strict=True))
+
+
+def check_merge(cure, length=24):
+    """One softmax over the scores chosen by region equals the merge of one softmax for each region."""
+    with edited_calls(cure, tiny("llama"), tokens(2, length)) as calls:
+        rows = torch.arange(length)
+        for call in calls:
+            torch.testing.assert_close(call.output(rows).double(), merge_regions(call, rows), rtol=1e-4, atol=1e-5)
 
 
 def equal(a, b, tolerance=TOLERANCE):

@@ -86,6 +86,11 @@ def number_of_layers(model: Any) -> int:
     return int(model.config.get_text_config().num_hidden_layers)
 
 
+def context_length(model: Any) -> int:
+    """The number of tokens that the model was trained for, as its config states it; 2048 if it does not."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2048)
+
+
 def _to_json(value: Any) -> Any:
     if isinstance(value, range | tuple | list):
         return [_to_json(one) for one in value]

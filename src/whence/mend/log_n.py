@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whence.hf.edits import AttentionEdit, EditedCall
-from whence.mend.cure import Cure
+from whence.mend.cure import Cure, context_length
 from whence.validation import require_choice, require_integer, require_number
 
 FORMS = ("log", "llama4", "ministral3", "inkling")
@@ -46,8 +46,7 @@ class LogN(Cure):
 
     def edits(self, model: Any) -> AttentionEdit:
         published = {"llama4": 8192, "ministral3": 16384, "inkling": 8192}
-        context = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2048
-        return LogNEdit(self.trained or published.get(self.form, int(context)), self.form, self.strength)
+        return LogNEdit(self.trained or published.get(self.form, context_length(model)), self.form, self.strength)
 
 
 class LogNEdit(AttentionEdit):

@@ -1,0 +1,80 @@
+"""SelfExtend: exact distances near the query, floored ones far from it (Jin et al. 2024, arXiv 2401.01325).
+
+Distances beyond the trained length are unknown to a rotary model. With a window w and groups of g tokens, the query at i
+and the key at j are rotated as if their distance were
+
+    i - j                            if i - j < w
+    i // g + w - w / g - j // g      otherwise
+
+so that a model of trained length L reaches ``(L - w) g + w`` tokens. w must be a multiple of g; then the second line
+continues the first. Inside the trained length the cure shortens distances, which favors tokens far back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from whence.errors import usage_error
+from whence.hf.edits import AttentionEdit, EditedCall, Region
+from whence.mend.cure import Cure, context_length
+from whence.mend.log_n import query_factor
+from whence.validation import require_flag, require_integer
+
+
+class SelfExtend(Cure):
+    """Floor the distances beyond a window to multiples of a group size.
+
+    Args:
+        group: tokens of a group. 1 changes nothing.
+        window: distances below it stay exact; a multiple of ``group``. By default a quarter of the model's context.
+        temperature: multiply the query at i by ``max(1, ln(i+1) / ln trained)``.
+        trained: the trained length; the model's context by default. Only ``temperature`` needs it.
+    """
+
+    name = "self-extend"
+    title = "SelfExtend"
+    paper = "Jin et al. 2024, arXiv 2401.01325"
+
+    def __init__(
+        self, group: int = 4, window: int | None = None, temperature: bool = False, trained: int | None = None
+    ) -> None:
+        require_integer("SelfExtend", "group", group, remedy="pass 1 for no change")
+        require_flag("SelfExtend", "temperature", temperature)
+        if trained is not None:
+            require_integer("SelfExtend", "trained", trained, low=2, remedy="pass the trained length")
+        if window is not None:
+            require_integer("SelfExtend", "window", window, remedy="pass a number of tokens")
+            if window % group:
+                raise usage_error(
+                    "SelfExtend(window=...)",
+                    f"{window} with group={group}",
+                    "window must be a multiple of group, so that distances continue without a jump",
+                    f"pass window={max(group, window // group * group)}",
+                )
+        self.group, self.window, self.temperature, self.trained = group, window, temperature, trained
+
+    def identity(self) -> SelfExtend:
+        return SelfExtend(1, self.window, False, self.trained)
+
+    def edits(self, model: Any) -> AttentionEdit:
+        trained = self.trained or context_length(model)
+        window = self.window or max(1, trained // 4 // self.group) * self.group
+        return SelfExtendEdit(self.group, window, trained if self.temperature else None)
+
+
+class SelfExtendEdit(AttentionEdit):
+    unrotated = True
+
+    def __init__(self, group: int, window: int, trained: int | None) -> None:
+        self.group, self.window, self.trained = group, window, trained
+
+    def regions(self, call: EditedCall, rows: Tensor) -> tuple[Region, Region]:
+        own = call.own_positions(rows)
+        i, j = own.q_positions, own.k_positions
+        distance = i[..., None] - j[..., None, :]
+        factor = 1.0 if self.trained is None else query_factor(i[..., None].float(), self.trained)
+        near = (distance >= 0) & (distance < self.window)
+        far_i = i // self.group + self.window - self.window // self.group
+        return Region(i, j, near, factor), Region(far_i, j // self.group, distance >= self.window, factor)

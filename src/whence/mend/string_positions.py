@@ -1,0 +1,84 @@
+"""STRING, shifted rotary positions: far keys use the well-trained small distances again (An et al. 2024, arXiv 2410.18745).
+
+Large distances are rare in training, so a model knows them less well. With a shift S and a window W, the query at i and the
+key at j are rotated as if their distance were
+
+    i - j              if i - j < S
+    i - j - S + W      otherwise
+
+The published S is 0.33 of the trained length (0.25 to 0.4), and W is 128 (up to 512). W = S changes nothing.
+
+The published code counts the key at distance S twice while it reads a prompt, and once while it decodes. Here it counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor
+
+from whence.errors import usage_error
+from whence.hf.edits import AttentionEdit, EditedCall, Region
+from whence.mend.cure import Cure, context_length
+from whence.validation import require_flag, require_integer
+
+FACTOR = (1 + 0.1 * math.log(2)) ** 2  # 1.1434
+
+
+class StringPositions(Cure):
+    """Shift the distances from ``shift`` on down to ``window`` and above.
+
+    Args:
+        shift: S, the first distance that is shifted; 0.33 of the model's context by default.
+        window: W, the distance that S becomes; at most ``shift``. By default 128, or ``shift`` if that is less.
+        temperature: multiply all scores by ``(1 + 0.1 ln 2)**2``, about 1.1434, as the published code does at any length.
+    """
+
+    name = "string"
+    title = "STRING"
+    paper = "An et al. 2024, arXiv 2410.18745"
+
+    def __init__(self, shift: int | None = None, window: int | None = None, temperature: bool = True) -> None:
+        for name, value in (("shift", shift), ("window", window)):
+            if value is not None:
+                require_integer("StringPositions", name, value, remedy="pass a number of tokens")
+        require_flag("StringPositions", "temperature", temperature)
+        if shift is not None and window is not None:
+            _require_order(shift, window)
+        self.shift, self.window, self.temperature = shift, window, temperature
+
+    def identity(self) -> StringPositions:
+        shift = self.shift or 1
+        return StringPositions(shift, shift, False)
+
+    def edits(self, model: Any) -> AttentionEdit:
+        shift = self.shift or max(1, int(0.33 * context_length(model)))
+        window = min(128, shift) if self.window is None else self.window
+        _require_order(shift, window)
+        return StringEdit(shift, window, FACTOR if self.temperature else 1.0)
+
+
+class StringEdit(AttentionEdit):
+    unrotated = True
+
+    def __init__(self, shift: int, window: int, factor: float) -> None:
+        self.shift, self.window, self.factor = shift, window, factor
+
+    def regions(self, call: EditedCall, rows: Tensor) -> tuple[Region, Region]:
+        own = call.own_positions(rows)
+        i, j = own.q_positions, own.k_positions
+        distance = i[..., None] - j[..., None, :]
+        near = (distance >= 0) & (distance < self.shift)
+        far_i = i - self.shift + self.window
+        return Region(i, j, near, self.factor), Region(far_i, j, distance >= self.shift, self.factor)
+
+
+def _require_order(shift: int, window: int) -> None:
+    if window > shift:
+        raise usage_error(
+            "StringPositions(window=...)",
+            f"{window} with shift={shift}",
+            "distances become smaller, not larger",
+            f"pass a window of at most {shift}",
+        )

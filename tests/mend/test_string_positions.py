@@ -1,0 +1,62 @@
+"""STRING: the published distances and temperature, one softmax for both regions, and the checks of every cure."""
+
+import cure_checks as checks
+import pytest
+import torch
+from tiny_models import tiny, tokens
+
+from whence import WhenceError
+from whence.mend.string_positions import StringPositions
+
+SMALL = StringPositions(shift=5, window=2)
+
+
+def test_published_distances():
+    with checks.edited_calls(SMALL, tiny("llama"), tokens(1, 10)) as (call, _):
+        assert checks.region_distances(call, 9) == [6, 5, 4, 3, 2, 4, 3, 2, 1, 0]
+        assert checks.region_distances(call, 4) == [4, 3, 2, 1, 0]
+
+
+def test_sizes_follow_the_context():
+    edit = StringPositions().edits(tiny("llama"))  # of 256
+    assert (edit.shift, edit.window) == (84, 84)
+    edit = StringPositions().edits(tiny("llama", max_position_embeddings=4096))
+    assert (edit.shift, edit.window) == (1351, 128)
+
+
+def test_published_temperature():
+    assert round(SMALL.edits(tiny("llama")).factor, 4) == 1.1434
+    with checks.edited_calls(StringPositions(5, 5), tiny("llama"), tokens(1, 10)) as (call, _):
+        rows = torch.arange(10)
+        hot = call.scores(rows)
+        call.edits[0].factor = 1.0
+        ratio = hot / call.scores(rows)
+    torch.testing.assert_close(ratio.tril(), torch.full_like(ratio, 1.1434).tril(), rtol=0, atol=5e-5)
+
+
+def test_the_key_at_the_shift_counts_once():
+    """Equal scores give equal weights; the published code gives the key at distance S twice its weight in a prompt."""
+    with checks.edited_calls(SMALL, tiny("llama"), tokens(1, 10)) as (call, _):
+        call.q = torch.zeros_like(call.q)
+        torch.testing.assert_close(call.weights(torch.tensor([9])), torch.full((1, 4, 1, 10), 0.1))
+
+
+def test_the_merge_by_log_sum_exp_is_the_same():
+    checks.check_merge(SMALL)
+    checks.check_merge(StringPositions(7, 3, temperature=False))
+
+
+@pytest.mark.parametrize("family", checks.ROTARY)
+def test_every_check(family):
+    checks.check_cure(SMALL, family, identity=SMALL.identity())
+
+
+def test_gpt2_is_refused():
+    assert "does not rotate" in SMALL.unavailable(checks.model_of("gpt2"))
+
+
+def test_bad_settings():
+    with pytest.raises(WhenceError, match=r"window.*6 with shift=5.*at most 5"):
+        StringPositions(shift=5, window=6)
+    with pytest.raises(WhenceError, match=r"shift.*0"):
+        StringPositions(shift=0)
