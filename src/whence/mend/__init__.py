@@ -2,19 +2,27 @@
 
 from whence.mend.catalogue import CURES
 from whence.mend.cure import Cure
+from whence.mend.dual_chunk import DualChunk
 from whence.mend.log_n import LogN
+from whence.mend.ms_poe import MsPoE
 from whence.mend.parallel_windows import ParallelWindows
 from whence.mend.pine import Pine
 from whence.mend.protocol import AttentionTemperature, Intervention, identify_intervention, load_intervention
+from whence.mend.self_extend import SelfExtend
+from whence.mend.string_positions import StringPositions
 
 __all__ = [
     "CURES",
     "AttentionTemperature",
     "Cure",
+    "DualChunk",
     "Intervention",
     "LogN",
     "ParallelWindows",
     "Pine",
+    "MsPoE",
+    "SelfExtend",
+    "StringPositions",
     "identify_intervention",
     "load_intervention",
 ]

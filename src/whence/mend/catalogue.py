@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from whence.mend.cure import Cure
+from whence.mend.dual_chunk import DualChunk
 from whence.mend.log_n import LogN
+from whence.mend.ms_poe import MsPoE
 from whence.mend.parallel_windows import ParallelWindows
 from whence.mend.pine import Pine
+from whence.mend.self_extend import SelfExtend
+from whence.mend.string_positions import StringPositions
 
 CLASSES: tuple[type[Cure], ...] = (
     LogN,
+    MsPoE,
     ParallelWindows,
     Pine,
+    SelfExtend,
+    DualChunk,
+    StringPositions,
 )  # fmt: skip
 
 CURES: dict[str, type[Cure]] = {kind.name: kind for kind in CLASSES}
