@@ -5,6 +5,7 @@ from whence.hf.capture import attention_layers, capture, capture_unavailable
 from whence.hf.edits import AttentionEdit, EditedCall, Region
 from whence.hf.intervene import intervene
 from whence.hf.load import LoadedModel, LogitsModel, load
+from whence.hf.recipe import apply_recipe
 from whence.hf.recorders import (
     AttentionRows,
     DistanceProfile,
@@ -21,7 +22,8 @@ from whence.hf.state_io import attach_saved, read_positions, save_positions
 
 __all__ = [
     "Attachment", "AttentionEdit", "AttentionRows", "DistanceProfile", "EditedCall", "HiddenStates", "KeyProfile", "LastRow",
-    "LoadedModel", "LogitsModel", "Recorder", "Region", "Request", "RotatedQK", "SegmentMass", "attach", "attach_saved",
+    "LoadedModel", "LogitsModel", "Recorder", "Region", "Request", "RotatedQK", "SegmentMass", "apply_recipe", "attach",
+    "attach_saved",
     "attached_settings", "attention_layers", "capture", "capture_unavailable", "intervene", "load", "read_positions",
     "request", "save_positions",
 ]  # fmt: skip

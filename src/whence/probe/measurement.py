@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -249,8 +250,16 @@ ROOM = 16
 
 
 @torch.inference_mode()
-def generate_answers(lm: ProbedModel, prompts: Sequence[Prompt], metric: str) -> list[str]:
-    """The greedy continuation of each prompt. If only the first line counts, generation stops when every row has one."""
+def generate_answers(
+    lm: ProbedModel,
+    prompts: Sequence[Prompt],
+    metric: str,
+    around_batch: Callable[[range], AbstractContextManager[Any]] = lambda batch: nullcontext(),
+) -> list[str]:
+    """The greedy continuation of each prompt. If only the first line counts, generation stops when every row has one.
+
+    ``around_batch`` returns the context in which the prompts of a batch are continued.
+    """
     from transformers import StoppingCriteria, StoppingCriteriaList
 
     rows = lm.all_tokens([prompt.text for prompt in prompts])
@@ -267,9 +276,10 @@ def generate_answers(lm: ProbedModel, prompts: Sequence[Prompt], metric: str) ->
     texts: list[str] = []
     for batch in lm.batches([len(row) + longest for row in rows]):
         tokens, real = pad_batch(lm, [rows[index] for index in batch], left=True)
-        output = lm.model.generate(
-            input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
-            stopping_criteria=stop, pad_token_id=lm.pad_token_id,
-        )  # fmt: skip
+        with around_batch(batch):
+            output = lm.model.generate(
+                input_ids=tokens, attention_mask=real, max_new_tokens=longest, do_sample=False, num_beams=1,
+                stopping_criteria=stop, pad_token_id=lm.pad_token_id,
+            )  # fmt: skip
         texts += lm.tokenizer.batch_decode(output[:, tokens.shape[1] :], skip_special_tokens=True)
     return texts

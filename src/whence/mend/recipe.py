@@ -1,0 +1,144 @@
+"""A recipe: one cure with its settings, the model it was judged on, and the evidence, as a JSON file.
+
+The checksum of the model is over its weights in bfloat16, so a model that is loaded in float32 and in bfloat16 from one
+checkpoint is the same model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import inspect
+import json
+import warnings
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from whence import records
+from whence.errors import usage_error
+from whence.hf.integrations import unwrap_peft
+from whence.mend.protocol import BUILT_IN, Intervention, load_intervention
+from whence.probe.identity import checksum
+
+FORMAT = 1
+RECIPE = "recipe.json"
+
+
+class AppliedRecipe:
+    """A recipe on a model. It stays until ``remove()``, or until the end of a ``with`` block.
+
+    Attributes:
+        cure: the intervention. A cure that rewrites prompts, such as an order of documents, does it with
+            ``cure.rewrite(lm, prompt)``.
+        recipe: the content of the file.
+    """
+
+    def __init__(self, model: Any, cure: Intervention, recipe: dict[str, Any]) -> None:
+        self.cure, self.recipe = cure, recipe
+        self._undo = ExitStack()
+        self._undo.enter_context(cure.apply(model))
+
+    def remove(self) -> None:
+        """Restore the model exactly. Calling it again does nothing."""
+        self._undo.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.remove()
+
+
+def apply_recipe(model: Any, path: str | Path, *, force: bool = False) -> AppliedRecipe:
+    """Put the cure of a recipe on a model; see ``whence.hf.apply_recipe``."""
+    subject = "apply_recipe(path)"
+    recipe = read_recipe(subject, Path(path))
+    found, expected = model_checksum(model), recipe["model"]["checksum"]
+    if found != expected:
+        error = usage_error(
+            "apply_recipe(model)",
+            f"a model with the checksum {found[:12]}",
+            f"the recipe was made for {recipe['model']['name']} with the checksum {expected[:12]}",
+            "load that model, run whence mend on this one, or pass force=True",
+        )
+        if not force:
+            raise error
+        warnings.warn(f"the evidence of the recipe is about another model: {error}", stacklevel=3)
+    return AppliedRecipe(model, load_intervention(recipe["cure"], subject), recipe)
+
+
+def read_recipe(subject: str, path: Path) -> dict[str, Any]:
+    """The content of a recipe."""
+    recipe = records.read(path / RECIPE if path.is_dir() else path)
+    if recipe.get("format") != FORMAT or not isinstance(recipe.get("cure"), str) or "model" not in recipe:
+        raise usage_error(
+            subject, str(path), f"a recipe has the format {FORMAT}, a cure and a model", "write one with whence mend"
+        )
+    return recipe
+
+
+def write_recipe(folder: Path, findings: dict[str, Any], cure: dict[str, Any], model: Any, build: Intervention) -> Path:
+    """Write the recipe of one cure of a trial into the folder of its records.
+
+    Args:
+        findings: of ``collect_trial``.
+        cure: one of its cures.
+        model: the untouched model.
+        build: the intervention with the chosen settings.
+    """
+    names = [name for name in records.RecordFolder(folder).names() if f"-{cure['label']}" in name or "untouched" in name]
+    content = {
+        "format": FORMAT,
+        "cure": name_intervention(build),
+        "settings": cure["chosen"]["settings"],
+        "model": {"name": findings["model"]["name"], "checksum": model_checksum(model)},
+        "evidence": {
+            "verdict": cure["verdict"],
+            "contrast": cure["contrast"],
+            **{name: cure[name] for name in ("average", "worst", "gap", "ratios", "perplexity", "at_best")},
+            "untouched": {name: findings["untouched"][name] for name in ("average", "worst", "gap")},
+            "tasks": [{name: one[name] for name in ("task", "name", "hash", "items")} for one in findings["tasks"]],
+            "plan": findings["hash"],
+            "records": {name: _hash_record(records.read(folder / name)) for name in names},
+        },
+        "whence": importlib.metadata.version("whence"),
+    }
+    path = folder / RECIPE
+    records.write(path, content)
+    return path
+
+
+def name_intervention(intervention: Intervention) -> str:
+    """The text with which ``load_intervention`` builds an intervention again."""
+    kind = type(intervention)
+    settings = ", ".join(f"{name}={value!r}" for name, value in sorted(dict(intervention.settings()).items()))
+    if BUILT_IN.get(intervention.name) is kind:
+        return f"{intervention.name}({settings})"
+    module = kind.__module__
+    source = inspect.getsourcefile(kind) if module.startswith("whence_file_") else None
+    return f"{source or module}:{kind.__qualname__}({settings})"
+
+
+def model_checksum(model: Any) -> str:
+    """SHA-256 of the weights in bfloat16, with their names."""
+    model = unwrap_peft(model)
+    assert isinstance(model, nn.Module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        state = model.state_dict()
+    entries = {
+        name: value.to(torch.bfloat16) if torch.is_tensor(value) and value.is_floating_point() else value
+        for name, value in state.items()
+    }
+    return str(checksum(entries.items())["sha256"])
+
+
+def _hash_record(record: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

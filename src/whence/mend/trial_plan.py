@@ -1,0 +1,148 @@
+"""The plan of a trial of cures, fixed before it starts: tasks, the split of the items, the margin and the rounds.
+
+The cures are not part of the plan. A cure that is tried later joins the others in the same folder, uses their records of
+the untouched model, and counts in the correction for the number of cures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whence.errors import usage_error
+from whence.probe.likelihood import MAX_SCORED_TOKENS
+from whence.probe.plan import DTYPES, SCORES, TaskSpec
+from whence.probe.probed_model import QUICK
+
+SEARCH, JUDGE = "search", "judge"
+MARGIN = 2.0  # points of accuracy
+MIN_ITEMS = 4
+
+#: settings that keep the search of a cure short, for trials of minutes
+SHORT_SEARCH: dict[str, str] = {
+    "scale-channel": "scale-channel(texts=4, tokens=256, candidates=3, scales=[0.5, 0.0, -0.5], compat='official', samples=6)",
+}
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """Everything that determines the results of a trial, besides the cures. Its hash names the folder of the records.
+
+    Args:
+        model: name or path.
+        tasks: the tasks with their items and gold slots.
+        score: ``"likelihood"`` or ``"generation"``.
+        scored_tokens: tokens of an answer that are scored.
+        seed: of the split of the items into two halves.
+        margin: a cure whose difference is certainly below it is equivalent, in points.
+        rounds: the judging half is measured in so many rounds, with a look at the verdicts after each.
+        search_items: items of each task's search half that a cure may choose its settings on.
+        texts: plain texts for the perplexity.
+        tokens: their length.
+        attention_items: items of each task, slot and round whose attention to the gold is recorded.
+    """
+
+    model: str
+    tasks: tuple[TaskSpec, ...]
+    score: str = "likelihood"
+    scored_tokens: int = MAX_SCORED_TOKENS
+    seed: int = 0
+    margin: float = MARGIN
+    rounds: int = 2
+    search_items: int = 4
+    texts: int = 4
+    tokens: int = 192
+    attention_items: int = 4
+    dtype: str = "float32"
+    chat: bool = False
+    revision: str | None = None
+    identity: dict[str, Any] | None = None  # of the untouched model
+
+    def __post_init__(self) -> None:
+        if self.score not in SCORES:
+            raise usage_error("TrialPlan(score=...)", repr(self.score), f"they are {', '.join(SCORES)}", "choose one")
+        if self.dtype not in DTYPES:
+            raise usage_error("TrialPlan(dtype=...)", repr(self.dtype), f"they are {', '.join(DTYPES)}", "choose one")
+        if not self.tasks or len({one.label for one in self.tasks}) < len(self.tasks):
+            raise usage_error(
+                "TrialPlan(tasks=...)",
+                "a task twice" if self.tasks else "no tasks",
+                "records are stored under the name of their task",
+                "pass each task once",
+            )
+        few = [one for one in self.tasks if one.items < MIN_ITEMS]
+        if few:
+            raise usage_error(
+                "whence mend --items",
+                f"{few[0].items} items of {few[0].label}",
+                f"half of at least {MIN_ITEMS} items chooses settings and the other half judges",
+                f"pass {MIN_ITEMS} or more",
+            )
+        if not self.margin > 0:
+            raise usage_error("whence mend --margin", f"{self.margin:g}", "it is above 0", "pass points, such as 2")
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @property
+    def hash(self) -> str:
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def folder(self, base: Path) -> Path:
+        """The folder of the records, named after the model and the hash of the plan."""
+        return base / f"{re.sub(r'[^A-Za-z0-9._]+', '-', Path(self.model).name)}-{self.hash}"
+
+
+def read_trial_plan(fields: dict[str, Any]) -> TrialPlan:
+    """The plan from its JSON values."""
+    tasks = tuple(TaskSpec(**{**one, "gold_slots": tuple(one["gold_slots"])}) for one in fields["tasks"])
+    return TrialPlan(**{**fields, "tasks": tasks})
+
+
+def split_items(items: int, seed: int) -> tuple[list[int], list[int]]:
+    """The items of the search half and of the judging half, which gets the odd one.
+
+    >>> search, judge = split_items(7, seed=0)
+    >>> len(search), len(judge), sorted(search + judge) == list(range(7))
+    (3, 4, True)
+    """
+    order = list(range(items))
+    random.Random(seed).shuffle(order)
+    return sorted(order[: items // 2]), sorted(order[items // 2 :])
+
+
+def split_rounds(items: list[int], rounds: int) -> list[list[int]]:
+    """The items of each round, as even as possible; no round is empty.
+
+    >>> split_rounds([3, 5, 6, 8, 9], 2)
+    [[3, 5], [6, 8, 9]]
+    """
+    rounds = min(rounds, len(items))
+    return [items[len(items) * number // rounds : len(items) * (number + 1) // rounds] for number in range(rounds)]
+
+
+def quick_trial_plan() -> TrialPlan:
+    """A smoke test on the tiny random model."""
+    tasks = (
+        TaskSpec("key-value", 8, 3, {"pairs": 3}),
+        TaskSpec("needle", 8, 3, {"pieces": 3, "words": 12}),
+    )
+    return TrialPlan(QUICK, tasks, search_items=2, texts=2, tokens=64, attention_items=2)
+
+
+def default_trial_plan(model: str, include_documents: bool) -> TrialPlan:
+    """Minutes on two cores for a model of a hundred million parameters. For claims, pass more items and use a GPU."""
+    tasks = [
+        TaskSpec("key-value", 12, 3, {"pairs": 5}),
+        TaskSpec("needle", 12, 3, {"pieces": 8, "words": 10, "distractors": 7}),
+    ]
+    if include_documents:
+        tasks.append(TaskSpec("documents", 12, 3, {"count": 4, "words": 50}))
+    return TrialPlan(model, tuple(tasks), search_items=2)
