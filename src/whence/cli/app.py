@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import typer
 
-from whence.cli import compare, doctor, probe, report, show, studies
+from whence.cli import compare, doctor, mend, probe, report, show, studies
 from whence.cli import run as run_command
 from whence.errors import WhenceError
 from whence.plugins import COMMANDS, entry_points, require_unique
@@ -32,7 +32,7 @@ whence compare --help"""
 INTERRUPTED = 130
 
 app = typer.Typer(
-    help="Position in attention: compare mechanisms, draw them, run studies, probe pretrained models.",
+    help="Position in attention: compare mechanisms, draw them, run studies, probe and mend pretrained models.",
     epilog=EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
@@ -45,6 +45,7 @@ app.command("run", help=run_command.HELP, epilog=run_command.EXAMPLES)(run_comma
 app.command("report", help=report.HELP, epilog=report.EXAMPLES)(report.report)
 app.command("show", help=show.HELP, epilog=show.EXAMPLES)(show.show)
 app.command("probe", help=probe.HELP, epilog=probe.EXAMPLES)(probe.probe)
+app.command("mend", help=mend.HELP, epilog=mend.EXAMPLES)(mend.mend)
 app.command("doctor", help=doctor.HELP, epilog=doctor.EXAMPLES)(doctor.doctor)
 
 

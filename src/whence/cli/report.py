@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from whence.cli import probe_report
+from whence.cli.mend_report import write_trial_report
 from whence.errors import usage_error
 from whence.records import find_folders
 
 HELP = (
-    "Write the report of the studies or probes in a folder, from their records alone. Compare two probes in one report."
+    "Write the report of the studies, probes or trials of cures in a folder, from their records alone. Compare two probes "
+    "in one report."
 )
 EXAMPLES = """Examples:
 
@@ -32,7 +34,7 @@ RESULTS = Path("results")
 def report(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folder of studies or probes (default: results), or two probes to compare."),
+        typer.Argument(help="Folder of studies, probes or trials (default: results), or two probes to compare."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output file. Default: report.html in the folder.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="Name of a compared probe. Repeat it for each.")] = None,
@@ -48,20 +50,23 @@ def report(
 def report_folder(folder: Path, out: Path | None) -> None:
     """Write the reports of one folder: one for all its studies, and one for each of its probes."""
     folders, probes = find_folders(folder, "study.json"), find_folders(folder, "plan.json")
-    if not folders and not probes:
+    trials = find_folders(folder, "trial.json")
+    if not folders and not probes and not trials:
         raise usage_error(
             "whence report",
-            f"no study.json and no plan.json in {folder}" if folder.exists() else f"no folder {folder}",
-            "a study has a file study.json, a probe plan.json",
-            "name a folder of records, or run a study or a probe first",
+            f"no study.json, plan.json or trial.json in {folder}" if folder.exists() else f"no folder {folder}",
+            "a study has a file study.json, a probe plan.json, a trial of cures trial.json",
+            "name a folder of records, or run a study, a probe or a trial first",
         )
-    if out is not None and len(probes) + bool(folders) > 1:
+    if out is not None and len(probes) + len(trials) + bool(folders) > 1:
         raise usage_error(
             "whence report --out",
-            f"{len(probes)} probes in {folder}",
-            "each probe has its own report",
-            "name the folder of one probe",
+            f"{len(probes)} probes and {len(trials)} trials in {folder}",
+            "each probe and each trial has its own report",
+            "name the folder of one of them",
         )
+    for trial in trials:
+        print(f"report: {write_trial_report(trial, out)}")
     for probe in probes:
         print(f"report: {probe_report.write_report(probe, out)}")
     page = out or folder / "report.html"

@@ -93,7 +93,9 @@ def write_recipe(folder: Path, findings: dict[str, Any], cure: dict[str, Any], m
         model: the untouched model.
         build: the intervention with the chosen settings.
     """
-    names = [name for name in records.RecordFolder(folder).names() if f"-{cure['label']}" in name or "untouched" in name]
+    names = [
+        name for name in records.RecordFolder(folder).names() if f"-{cure['label']}" in name or "untouched" in name
+    ]
     content = {
         "format": FORMAT,
         "cure": name_intervention(build),

@@ -1,0 +1,177 @@
+"""``whence mend``"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whence.errors import usage_error
+
+if TYPE_CHECKING:
+    from whence.mend import Intervention
+    from whence.mend.trial_plan import TrialPlan
+
+HELP = (
+    "Try cures for the positional bias of a pretrained model, judge each on held-out items, and write a self-contained "
+    "HTML report. Save the best one as a recipe."
+)
+EXAMPLES = """Examples:
+
+whence mend quick
+
+whence mend smollm2
+
+whence mend smollm2 --cure log-n --cure "scale-channel(candidates=5)" --task key-value --items 40
+
+whence mend smollm2 --cure ./my_cure.py:MyCure --items my_items.jsonl --budget 1h
+
+whence mend smollm2 --task key-value --length 10 --length 40 --items 400 --device cuda --budget 2h
+
+In Python: whence.hf.apply_recipe(model, "recipe.json")"""
+
+
+def mend(
+    model: Annotated[
+        str, typer.Argument(help="smollm2, a folder, a GGUF file, a name on the hub, or quick for a smoke test.")
+    ],
+    cure: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Cure by name with settings in parentheses, module:Name or ./file.py:Name. Repeatable. Default: all."
+        ),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="Built-in or installed task, module:Name or ./file.py:Name. Repeatable."),
+    ] = None,
+    items: Annotated[
+        list[str] | None, typer.Option(help="Number of items of each task, or a JSONL file of items. Repeat for both.")
+    ] = None,
+    score: Annotated[str, typer.Option(help="Score: likelihood or generation.")] = "likelihood",
+    length: Annotated[
+        list[int] | None, typer.Option(help="Slots of every task. Repeat for several lengths.", min=2)
+    ] = None,
+    slots: Annotated[
+        str | None, typer.Option(help="Slots for the gold: a count, or a list from 1 such as 1,5,10.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Difference below which a cure is equivalent, in points. Default: 2.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Write the recipe of this cure, whatever its verdict. Default: the best if better."),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
+    ] = False,
+    budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "15m",
+    dtype: Annotated[str, typer.Option(help="Dtype of the model: float32, bfloat16, float16.")] = "float32",
+    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
+    device_map: Annotated[
+        str | None, typer.Option(help="Device map of accelerate, such as auto. Overrides --device.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch.", min=1)] = None,
+    out: Annotated[Path, typer.Option(help="Folder for records, the report and the recipe.")] = Path("build/mend"),
+) -> None:
+    from whence.cli.compare import parse_duration
+    from whence.cli.mend_report import write_trial_report
+    from whence.cli.progress import OutOfTime, probe_progress
+    from whence.mend.trial import Trial
+    from whence.probe import probed_model
+    from whence.probe.identity import identify
+    from whence.records import require_output_folder
+
+    require_output_folder("whence mend --out", out)
+    seconds = parse_duration(budget)
+    plan = trial_plan(model, task, items, score, length, slots, margin)
+    plan = dataclasses.replace(plan, dtype=dtype, chat=chat, revision=revision)
+    cures = load_cures(cure, short=device == "cpu")
+    tasks = [spec.build() for spec in plan.tasks]  # errors in tasks and cures are raised before a model is loaded
+    for spec, built in zip(plan.tasks, tasks, strict=True):
+        spec.select_slots(built)
+    lm = probed_model.load(
+        model, device, dtype, revision=revision, device_map=device_map, chat=chat, batch_tokens=batch_tokens
+    )
+    trial = Trial(lm, dataclasses.replace(plan, identity=identify(lm)), tasks, out)
+    try:
+        with probe_progress(seconds / 60) as notify:
+            trial.run(cures, notify)
+    except OutOfTime:
+        print(f"stopped after {budget}; run the same command to resume. Records: {trial.folder}", file=sys.stderr)
+    print(f"report: {write_trial_report(trial.folder)}")
+    save_recipe(trial.folder, lm.model, cures, recipe)
+
+
+def trial_plan(
+    model: str,
+    task: list[str] | None,
+    items: list[str] | None,
+    score: str,
+    length: list[int] | None,
+    slots: str | None,
+    margin: float | None,
+) -> TrialPlan:
+    """The plan of the options."""
+    from whence.cli.probe_options import has_documents, select_tasks, split_items_option
+    from whence.mend import trial_plan as plans
+    from whence.probe.probed_model import QUICK
+    from whence.probe.tasks import TASKS
+
+    count, files = split_items_option(items)
+    own_only = (task or files) and all(name not in TASKS for name in task or ())
+    base = (
+        plans.quick_trial_plan()
+        if model == QUICK
+        else plans.default_trial_plan(model, not own_only and has_documents())
+    )
+    specs = select_tasks(base.tasks, task, count, length, files, slots)
+    specs = tuple(one.with_items_hash() if one.is_custom else one for one in specs)
+    return dataclasses.replace(base, tasks=specs, score=score, margin=plans.MARGIN if margin is None else margin)
+
+
+def load_cures(texts: list[str] | None, short: bool) -> list[Intervention]:
+    """The cures that the options name; all built-in ones by default, with a short search on a CPU."""
+    from whence.mend import CURES, load_intervention
+    from whence.mend.trial import label_cure
+    from whence.mend.trial_plan import SHORT_SEARCH
+
+    named = texts or [SHORT_SEARCH.get(name, name) if short else name for name in CURES]
+    cures = [load_intervention(text, "--cure") for text in named]
+    twice = {label_cure(cure) for cure in cures}
+    if len(twice) < len(cures):
+        raise usage_error("whence mend --cure", "a cure twice", "each cure is tried once", "name it once")
+    return cures
+
+
+def save_recipe(folder: Path, model: Any, cures: list[Intervention], name: str | None) -> None:
+    """Write the recipe of the best cure if it is better, or of the cure with a name."""
+    from whence.mend.judgement import collect_trial
+    from whence.mend.recipe import write_recipe
+    from whence.mend.trial import label_cure, with_settings
+    from whence.report.mend.sentences import best_cure
+
+    findings = collect_trial(folder)
+    chosen = best_cure(findings)
+    if name is not None:
+        chosen = next((one for one in findings["cures"] if name in (one["name"], one["label"], one["text"])), None)
+        if chosen is None:
+            raise usage_error(
+                "whence mend --recipe",
+                name,
+                f"the judged cures are {', '.join(one['name'] for one in findings['cures']) or 'none'}",
+                "name one of them",
+            )
+    if chosen is None:
+        print("no recipe: no cure is better than the untouched model; --recipe CURE writes one with its verdict")
+        return
+    cure = next((one for one in cures if label_cure(one) == chosen["label"]), None)
+    if cure is None:  # tried by an earlier command
+        print(f"no recipe: the best cure is {chosen['text']}; add --cure {chosen['name']} to write it")
+        return
+    path = write_recipe(folder, findings, chosen, model, with_settings(cure, chosen["chosen"]["settings"]))
+    print(f"recipe ({chosen['verdict']}): {path}")

@@ -1,0 +1,160 @@
+"""A trial: halves, rounds, records that resume, verdicts, the page and the recipe."""
+
+import dataclasses
+import json
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from whence import WhenceError, hf, records
+from whence.mend import AttentionTemperature, LogN
+from whence.mend import trial as trials
+from whence.mend.judgement import collect_trial
+from whence.mend.recipe import apply_recipe, write_recipe
+from whence.mend.trial import Trial, label_cure
+from whence.mend.trial_plan import TrialPlan, quick_trial_plan, split_items, split_rounds
+from whence.probe.identity import identify
+from whence.probe.plan import TaskSpec
+from whence.probe.probed_model import tiny_random_model
+from whence.report.mend import page
+
+CURES = (LogN(trained=16), AttentionTemperature(0.5))
+
+
+class Refused:
+    name = "refused"
+
+    def settings(self):
+        return {}
+
+    @contextmanager
+    def apply(self, model):
+        raise WhenceError("refused got a model, but it needs another; take another.")
+        yield
+
+    def controls(self):
+        return ()
+
+
+def small_trial(folder, **changes):
+    lm = tiny_random_model()
+    plan = dataclasses.replace(quick_trial_plan(), identity=identify(lm), **changes)
+    return Trial(lm, plan, [spec.build() for spec in plan.tasks], folder)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    trial = small_trial(tmp_path_factory.mktemp("trial"))
+    trial.run([*CURES, Refused()])
+    return trial
+
+
+def test_halves_and_rounds_share_no_item(done):
+    halves = {}
+    for path in done.folder.glob("answers-*.json"):
+        record = records.read(path)
+        key = (record["task"], record["half"], record["round"])
+        halves.setdefault(key, set()).update(row["item"] for row in record["rows"])
+    for task in ("key-value", "needle"):
+        search, *rounds = (halves[task, half, number] for half, number in (("search", 0), ("judge", 0), ("judge", 1)))
+        assert not search & (rounds[0] | rounds[1]) and not rounds[0] & rounds[1]
+        assert rounds[0] | rounds[1] == set(split_items(8, 0)[1])
+    assert split_rounds([1], 3) == [[1]]
+
+
+def test_findings(done):
+    findings = collect_trial(done.folder)
+    assert {cure["name"] for cure in findings["cures"]} == {"log-n", "attention-temperature"}
+    assert findings["unavailable"][0]["name"] == "refused" and "needs another" in findings["unavailable"][0]["reason"]
+    assert not findings["missing"]
+    for cure in findings["cures"]:
+        contrast = cure["contrast"]
+        assert contrast["second"] == "untouched" and contrast["seeds"] == 8 and cure["verdict"] in trials_verdicts()
+        difference = 100 * (cure["average"]["mean"] - findings["untouched"]["average"]["mean"])
+        assert contrast["estimate"] == pytest.approx(difference)
+        assert cure["ratios"]["tokens_read"] == 1 and cure["ratios"]["prompt_seconds"] > 0
+        assert cure["perplexity"]["ratio"] > 0 and set(cure["attention"]) == {"key-value", "needle"}
+    text = page(findings)
+    assert text.index("Does a cure help?") < text.index("What does each cure do") < text.index("Does attention follow")
+    assert "needs another" in text and "src=" not in text
+
+
+def trials_verdicts():
+    return ("better", "worse", "equivalent", "undecided")
+
+
+def test_resume_measures_nothing_twice(done, monkeypatch):
+    monkeypatch.setattr(trials.measurement, "score_and_attend", lambda *args: pytest.fail("measured again"))
+    progress = []
+    done.run(CURES, lambda *one: progress.append(one))
+    assert all(from_disk for *_, from_disk in progress) and progress[-1][0] == progress[-1][1] == len(progress)
+
+
+def test_a_stopped_trial_names_what_is_missing_and_resumes(tmp_path):
+    trial = small_trial(tmp_path)
+
+    def stop(count, total, description, from_disk):
+        if description.startswith("attention-temperature"):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        trial.run(CURES, stop)
+    findings = collect_trial(trial.folder)
+    assert [cure["name"] for cure in findings["cures"]] == ["log-n"]
+    assert any("attention-temperature" in one and "not measured" in one for one in findings["missing"])
+    assert "Not measured yet" in page(findings)
+
+
+def test_records_of_other_settings_are_refused(done, tmp_path):
+    assert label_cure(LogN(trained=16)) != label_cure(LogN(trained=17))
+    trial = small_trial(tmp_path)
+    trial.run(CURES[:1])
+    path = next(trial.folder.glob("answers-log-n*"))
+    records.write(path, {**records.read(path), "cure": None})
+    with pytest.raises(WhenceError, match=f"{path.name}.*delete it"):
+        small_trial(tmp_path).run(CURES[:1])
+
+
+def test_generation(tmp_path):
+    tasks = (TaskSpec("key-value", 4, 2, {"pairs": 2}),)
+    trial = small_trial(tmp_path, tasks=tasks, score="generation", rounds=1)
+    trial.run(CURES[:1])
+    findings = collect_trial(trial.folder)
+    assert findings["cures"][0]["curves"]["key-value"]["score"] == "generation"
+
+
+def test_bad_plans():
+    task = TaskSpec("key-value", 3)
+    with pytest.raises(WhenceError, match=r"--items.*3 items.*4 or more"):
+        TrialPlan("m", (task,))
+    with pytest.raises(WhenceError, match=r"--margin.*0"):
+        TrialPlan("m", (dataclasses.replace(task, items=8),), margin=0)
+
+
+def test_recipe(done, tmp_path):
+    findings = collect_trial(done.folder)
+    cure = next(one for one in findings["cures"] if one["name"] == "log-n")
+    path = write_recipe(done.folder, findings, cure, done.lm.model, CURES[0])
+    content = json.loads(path.read_text())
+    assert content["evidence"]["verdict"] == cure["verdict"] and content["settings"]["trained"] == 16
+    assert len(content["evidence"]["records"]) > 12
+    model = tiny_random_model().model.to(torch.bfloat16).float()  # another precision of the same weights is accepted
+    ids = torch.arange(40)[None]
+    with torch.no_grad():
+        before = model(ids).logits
+        with CURES[0].apply(model):
+            expected = model(ids).logits
+        applied = hf.apply_recipe(model, path)
+        assert torch.equal(model(ids).logits, expected) and not torch.equal(expected, before)
+        applied.remove()
+        applied.remove()
+        assert torch.equal(model(ids).logits, before)
+        with hf.apply_recipe(model, path.parent):
+            assert torch.equal(model(ids).logits, expected)
+        assert torch.equal(model(ids).logits, before)
+    other = tiny_random_model(seed=1).model
+    with pytest.raises(WhenceError, match=r"checksum.*force=True"):
+        apply_recipe(other, path)
+    with pytest.warns(UserWarning, match="another model"):
+        apply_recipe(other, path, force=True).remove()
