@@ -107,6 +107,19 @@ def load_entry_point(point: importlib.metadata.EntryPoint, subject: str) -> Any:
         ) from error
 
 
+def load_registered(group: str, name: str, subject: str) -> Any:
+    """The object that an installed package registers in a group; None if there is none. ``subject`` begins the error texts.
+
+    >>> load_registered(TASKS, "nonesuch", "") is None
+    True
+    """
+    point = entry_points(group).get(name)
+    if point is None:
+        return None
+    require_unique(group, name, subject)
+    return load_entry_point(point, subject)
+
+
 def is_reference(text: str) -> bool:
     """Whether a text names an object by module or file.
 

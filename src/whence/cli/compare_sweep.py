@@ -22,7 +22,7 @@ class SweepTable(ArmTable):
     """The state of the tries: one row for each arm of the comparison."""
 
     def render(self) -> Any:
-        """A rich table: tries with a value, the lowest and the highest of them, and the try in progress."""
+        """A rich table: tries that ended, the lowest and the highest value, and the try in progress."""
         from rich.table import Table
 
         table = Table(title=self._title(), title_justify="left", title_style="bold", expand=False)
@@ -41,9 +41,10 @@ class SweepTable(ArmTable):
                 means = sorted(sum(own.values()) / len(own) for own in values)
                 ends = [describe_values([mean], study.decision.metric)[0] for mean in (means[:1] + means[-1:])]
                 running = [key for key in self.fractions if key[0] == study.name and key[1] in names]
+                ended = sum(all((study.name, name, seed) in self.ended for seed in study.seeds) for name in names)
                 state = [f"{split_try(key[1])[1]}: {100 * self.fractions[key]:.0f} %" for key in running]
                 table.add_row(
-                    labels[index] if index < len(labels) else "", arm_name, f"{len(means)} of {len(names)}",
+                    labels[index] if index < len(labels) else "", arm_name, f"{ended} of {len(names)}",
                     *(ends or ("", "")), "; ".join(state), end_section=index + 1 == len(tries),
                 )  # fmt: skip
         return table

@@ -31,11 +31,10 @@ from whence.plugins import (
     did_you_mean,
     entry_points,
     is_reference,
-    load_entry_point,
     load_reference,
+    load_registered,
     parse_arguments,
     parse_reference,
-    require_unique,
 )
 from whence.validation import format_value, require_parameters
 
@@ -257,13 +256,12 @@ def load_executor(name: str, jobs: int | None = None) -> Executor:
 def _load_by_name(name: str, subject: str) -> Any:
     if name in BUILT_IN:
         return load_reference(PluginReference(*BUILT_IN[name]), subject)
-    plugins = entry_points(EXECUTORS)
-    if name not in plugins:
-        known = [*BUILT_IN, *plugins]
+    found = load_registered(EXECUTORS, name, subject)
+    if found is None:
+        known = [*BUILT_IN, *entry_points(EXECUTORS)]
         remedy = did_you_mean(name, known, "name one, or module:Class")
         raise usage_error(subject, "an unknown executor", f"the executors are {', '.join(known)}", remedy)
-    require_unique(EXECUTORS, name, subject)
-    return load_entry_point(plugins[name], subject)
+    return found
 
 
 def limit_rate(send: OnMessage) -> OnMessage:

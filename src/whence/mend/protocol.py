@@ -35,11 +35,10 @@ from whence.plugins import (
     did_you_mean,
     entry_points,
     is_reference,
-    load_entry_point,
     load_reference,
+    load_registered,
     parse_arguments,
     parse_reference,
-    require_unique,
 )
 
 
@@ -191,12 +190,11 @@ def _find_factory(text: str, subject: str) -> tuple[Any, dict[str, Any]]:
     """The built-in or installed factory that a text names, and the arguments in the text."""
     match = re.fullmatch(r"\s*([\w.-]+)\s*(\(.*\))?\s*", text, re.DOTALL)
     name = match[1] if match else text
+    if match:
+        factory = BUILT_IN.get(name) or load_registered(INTERVENTIONS, name, subject)
+        if factory is not None:
+            return factory, parse_arguments(match[2], subject)
     installed = entry_points(INTERVENTIONS)
-    if match and name in BUILT_IN:
-        return BUILT_IN[name], parse_arguments(match[2], subject)
-    if match and name in installed:
-        require_unique(INTERVENTIONS, name, subject)
-        return load_entry_point(installed[name], subject), parse_arguments(match[2], subject)
     raise usage_error(
         subject,
         f"the unknown name {name}",

@@ -252,11 +252,10 @@ def _parse_nested(call: ast.Call, subject: str) -> Term:
 def _find_factory(name: str, subject: str) -> Any:
     if name in catalogue.__all__:
         return getattr(catalogue, name)
-    registered = plugins.entry_points(plugins.POSITIONS)
-    if name in registered:
-        plugins.require_unique(plugins.POSITIONS, name, subject)
-        return plugins.load_entry_point(registered[name], subject)
-    known = [*catalogue.SHORT_NAMES, *registered, *catalogue.__all__]
+    found = plugins.load_registered(plugins.POSITIONS, name, subject)
+    if found is not None:
+        return found
+    known = [*catalogue.SHORT_NAMES, *plugins.entry_points(plugins.POSITIONS), *catalogue.__all__]
     scalings = [cls.__name__ for cls in catalogue.ARGUMENT_CLASSES]
     if name in scalings:
         rule = f"{', '.join(scalings)} are scalings of Rotary"

@@ -22,10 +22,9 @@ from whence.plugins import (
     did_you_mean,
     entry_points,
     is_reference,
-    load_entry_point,
     load_reference,
+    load_registered,
     parse_reference,
-    require_unique,
 )
 from whence.validation import format_value
 
@@ -84,11 +83,8 @@ def find_task_class(name: str) -> type[Task]:
         return TASKS[name].task_class
     elif name in FILE_TASKS:
         return FILE_TASKS[name]
-    elif name in (plugins := entry_points(GROUP)):
-        require_unique(GROUP, name, subject)
-        task_class = load_entry_point(plugins[name], subject)
-    else:
-        known = [*TASKS, *plugins]
+    elif (task_class := load_registered(GROUP, name, subject)) is None:
+        known = [*TASKS, *entry_points(GROUP)]
         remedy = did_you_mean(name, known, "choose one, or name your own as module:Class or ./file.py:Class")
         raise usage_error(subject, "an unknown name", f"the tasks are {', '.join(known)}", remedy)
     if not (inspect.isclass(task_class) and issubclass(task_class, Task)):

@@ -22,13 +22,11 @@ from typing import Any
 from whence.errors import WhenceError, usage_error
 from whence.plugins import (
     PROBE_TASKS,
-    entry_points,
     is_reference,
-    load_entry_point,
     load_reference,
+    load_registered,
     parse_arguments,
     parse_reference,
-    require_unique,
 )
 from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
 
@@ -234,8 +232,7 @@ def load_task(text: str, items: int, **settings: Any) -> ProbeTask:
     else:
         name, _, rest = text.partition("(")
         arguments = parse_arguments(f"({rest}" if rest else None, subject)
-        require_unique(PROBE_TASKS, name.strip(), subject)
-        factory = load_entry_point(entry_points(PROBE_TASKS)[name.strip()], subject)
+        factory = load_registered(PROBE_TASKS, name.strip(), subject)
     if isinstance(factory, ProbeTask):
         task: object = factory
     elif callable(factory):
