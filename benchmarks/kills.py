@@ -114,9 +114,10 @@ def run_child(folder: Path, board: PhaseBoard | None) -> int:
             checkpoints.save_weights = board.track("weights", checkpoints.save_weights)
             records.write = board.track("record", records.write)
         outcome = runner.run_study(STUDY, folder)
-        code = 0 if not outcome.problems else 1
-        if outcome.problems:
-            print("\n".join(outcome.problems), file=sys.stderr)
+        errors = [*outcome.problems, *map(str, outcome.failed)]
+        code = 1 if errors else 0
+        if errors:
+            print("\n".join(errors), file=sys.stderr)
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

@@ -44,10 +44,6 @@ def almost_equal(a, b):
     return a == pytest.approx(b, rel=1e-5) if isinstance(a, float) else a == b
 
 
-def build_longer_study():
-    return build_study(arms=ARMS[::2], budget=Budget(steps=30, batch_size=8, evaluate_every=3), seeds=(0,))
-
-
 def build_execute(log, number=None):
     """Train like ``execute_run``, with a checkpoint after every step. A signal meets seed 0 at its third step, once.
 

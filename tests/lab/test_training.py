@@ -1,17 +1,11 @@
 """Training: data, schedules, precision, and resuming after an interruption."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
-from small_study import ARMS, almost_equal, build_longer_study, load_results
+from small_study import ARMS, almost_equal
 
 from whence.lab import checkpoints, tasks, training
 from whence.lab.study import Budget
-from whence.lab.study_folder import study_folder
 
 
 def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
@@ -28,50 +22,6 @@ def test_every_step_has_its_own_data_and_every_arm_of_a_seed_the_same():
     assert steps == tokens(0, steps=4) and len({str(one) for one in [*steps, *tokens(1, steps=4)]}) == 8
     assert tokens(0, 2, steps=4) == steps[2:]  # a resumed run sees the remaining batches
     assert tokens(0, 2, epochs=1)[:2] == tokens(0, epochs=1)[2:]
-
-
-# One process loads everything once and forks: each attempt at the study is a child, and all but the last are killed.
-SCRIPT = """
-import os, signal, sys, time
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-from small_study import build_longer_study
-from whence.lab import runner, training
-original = training.train
-def saving(*a, **k):
-    return original(*a, **k, save_every=0.0)
-runner.training.train = saving
-
-def attempt(folder):
-    child = os.fork()
-    if child == 0:
-        runner.run_study(build_longer_study(), folder)
-        os._exit(0)
-    return child
-
-for name, kills in (("whole", 0), ("killed", 2)):
-    folder = Path(sys.argv[1]) / name
-    for count in range(kills):
-        child = attempt(folder)
-        # once something is on disk, at no particular moment
-        deadline = time.monotonic() + 120
-        while not list(folder.rglob("checkpoints/*.safetensors")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.1 * (count + 1))
-        os.kill(child, signal.SIGKILL)
-        assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it was done before it could be killed"
-    assert os.waitpid(attempt(folder), 0)[1] == 0
-"""
-
-
-def test_a_killed_run_resumes_to_the_same_records(tmp_path):
-    script = SCRIPT.format(tests=str(Path(__file__).parent))
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], env=environment, timeout=300)
-    assert done.returncode == 0
-    whole, killed = (load_results(study_folder(build_longer_study(), tmp_path / name)) for name in ("whole", "killed"))
-    assert len(whole) == 2 and almost_equal(whole, killed)
-    assert not list((tmp_path / "killed").rglob("*.part"))
 
 
 @pytest.mark.parametrize("every", [4, None])
