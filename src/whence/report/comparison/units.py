@@ -91,13 +91,19 @@ def describe_failures(arm: dict[str, Any]) -> str:
     'seed 3 diverged at step 120 (loss is not a number)'
     >>> describe_failures({"diverged": [], "failed": [{"seed": 1, "reason": "bell.py, line 7, in bias: KeyError: 'a'"}]})
     "seed 1 failed (bell.py, line 7, in bias: KeyError: 'a')"
+    >>> describe_failures({"diverged": [], "failed": [{"seed": seed, "reason": "out of memory"} for seed in (0, 2)]})
+    'seeds 0, 2 failed (out of memory)'
     """
     texts = []
     for failure in arm["diverged"]:
         reason = [{"nan": "not a number", "inf": "infinite"}.get(w.lower(), w) for w in failure["reason"].split()]
         text = f"seed {failure['seed']} diverged at step {failure['step']:,}"
         texts.append(text + (f" ({' '.join(reason)})" if reason else ""))
-    texts += [f"seed {failure['seed']} failed ({failure['reason']})" for failure in arm["failed"]]
+    by_reason: dict[str, list[str]] = {}
+    for failure in arm["failed"]:
+        by_reason.setdefault(failure["reason"], []).append(str(failure["seed"]))
+    for error, seeds in by_reason.items():
+        texts.append(f"seed{'' if len(seeds) == 1 else 's'} {', '.join(seeds)} failed ({error})")
     return "; ".join(texts)
 
 
