@@ -26,7 +26,7 @@ from whence.hf.requests import Request, prompt_end_positions
 from whence.hf.rotary_config import rotate_at
 from whence.position.rotary import Rotary
 
-BLOCK_SCORES = 1 << 22  # scores in memory at a time
+BLOCK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores in memory at a time; small blocks leave a GPU waiting
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,12 @@ class EditedCall:
     softcap: float | None = None
     sinks: Tensor | None = None  # [H]
     _prompt_ends: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def rows_per_block(self) -> int:
+        """The number of queries whose scores are in memory at a time."""
+        limit = BLOCK_SCORES.get(self.q.device.type, BLOCK_SCORES["cpu"])
+        return max(1, limit // (self.q.shape[0] * self.q.shape[1] * self.k.shape[2]))
 
     @property
     def is_first(self) -> bool:
@@ -220,9 +226,7 @@ class EditedCall:
 
     def output(self, rows: Tensor) -> Tensor:
         """The attention output ``[B, H, n, E]`` of the queries ``rows``, computed some at a time."""
-        batch, heads = self.q.shape[:2]
-        step = max(1, BLOCK_SCORES // (batch * heads * self.k.shape[2]))
-        parts = [combine(self.weights(block), self.v) for block in rows.split(step)]
+        parts = [combine(self.weights(block), self.v) for block in rows.split(self.rows_per_block)]
         return torch.cat(parts, 2).to(self.v.dtype)
 
     def affected(self) -> Tensor | None:

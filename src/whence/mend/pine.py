@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence.hf.edits import BLOCK_SCORES, AttentionEdit, EditedCall, Region
+from whence.hf.edits import AttentionEdit, EditedCall, Region
 from whence.mend.cure import Cure
 from whence.mend.document_windows import DocumentWindows, WindowsOfRequest, require_no_window
 from whence.validation import require_integer
@@ -137,11 +137,10 @@ def token_importance(call: EditedCall, windows: DocumentWindows, rows: Tensor) -
 
 def document_importance(call: EditedCall, windows: DocumentWindows) -> Tensor:
     """Importance ``[B, H, K, K]`` of each document for each other one, summed over its tokens; of itself it is infinite."""
-    batch, heads, count = call.q.shape[:3]
+    count = call.q.shape[2]
     documents = windows.starts.shape[1]
     total: Tensor | None = None
-    step = max(1, BLOCK_SCORES // (batch * heads * call.k.shape[2]))
-    for rows in torch.arange(count, device=call.q.device).split(step):
+    for rows in torch.arange(count, device=call.q.device).split(call.rows_per_block):
         index = windows.index(call.q_positions[:, rows])
         members = (index[..., None] == torch.arange(documents, device=index.device)).transpose(1, 2)
         importance = token_importance(call, windows, rows)
