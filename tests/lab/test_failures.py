@@ -69,7 +69,7 @@ def test_a_failed_seed_removes_itself_and_no_verdict(tmp_path, broken):
     arm = findings["studies"][0]["comparison"]["arms"]["rotary"]
     assert arm["kind"] == "better" and arm["verdict"].endswith(", without seed 1") and arm["left_out"] == [1]
     terminal = "\n".join(summary_lines(findings["studies"]))
-    assert "without seed 1." in terminal and "seed 1 failed (" in terminal and "test_failures.py, line" in terminal
+    assert ", without seed 1)." in terminal and "seed 1 failed (" in terminal and "test_failures.py, line" in terminal
     text = page(findings)
     assert "seed 1 failed (" in text and "AwkwardError" in text
 

@@ -41,6 +41,18 @@ def test_equivalent_arms_share_a_sentence(studies):
     assert last.endswith(" are equivalent to none within 5 points on Copying.") and "Alibi and Rotary" in last
 
 
+def test_a_claim_names_the_look_that_made_it_and_the_seeds_left_out(studies):
+    arms = studies[0]["comparison"]["arms"]
+    looks = "claimed at the look after 3 seeds"
+    arms["Epar + Rotary"] |= {"look": looks, "left_out": [1, 4]}
+    assert claim_sentences(studies[0])[0].endswith(f", {looks}, without seeds 1 and 4).")
+    arms["Alibi"] |= {"kind": "equivalent", "look": looks}
+    arms["Rotary"] |= {"kind": "equivalent"}
+    first, second = sorted(sentence for sentence in claim_sentences(studies[0]) if "equivalent" in sentence)
+    assert first.startswith("Alibi is ") and first.endswith(f" on Copying ({looks}).")
+    assert second.startswith("Rotary is ") and second.endswith(" on Copying.")
+
+
 def test_the_length_is_named_if_it_exceeds_the_trained_one(studies):
     study = studies[0] | {"name": "recall", "lengths": {"test": 17, "8x": 136, "odd": 20}}
     assert describe_place(study) == "on recall"

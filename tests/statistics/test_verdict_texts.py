@@ -19,7 +19,7 @@ UNDECIDED = replace(BETTER, estimate=-0.5, p=0.4, verdict="undecided", look=None
         ({"estimate": -5.0, "verdict": "worse"}, "worse than none by 5 points (p = 0.00013)", "5 seeds)"),
         ({"look": 1}, "(p = 0.00013, claimed at the look after 3 seeds)", "claimed at the look after 3 seeds"),
         ({"look": 1, "seeds": 3, "note": "later"}, "(p = 0.00013, later)", "3 seeds, later)"),
-        ({"missing": (1, 2)}, "better than none by 5 points (p", "without seed 1, 2"),
+        ({"missing": (1, 2)}, "better than none by 5 points (p", "5 seeds, without seeds 1 and 2)"),
         ({"verdict": "equivalent"}, "equivalent to none within 1 points", "(4.75 to 5.25, p"),
     ],
 )

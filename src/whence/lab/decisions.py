@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
 from whence.lab.study import PERCENT_METRICS, Study
 from whence.statistics import AnalysisPlan, PairedComparison, cohen_d, compare_paired, summary
-from whence.statistics.verdict_texts import describe_verdict
+from whence.statistics.verdict_texts import describe_left_out, describe_look, describe_verdict
 
 #: value of each arm by seed; None for a run that failed or diverged
 Values = Mapping[str, Mapping[int, float | None]]
@@ -127,7 +127,10 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
             "effect": _effect_size(own[against.first], own[baseline]),
             "kind": against.verdict,
             "suggestive": against.verdict == "undecided" and (against.p or 1.0) <= SUGGESTIVE * comparison.plan.alpha,
-            "verdict": describe_verdict(against, comparison.plan) + describe_left_out(without),
+            "verdict": ", ".join(
+                filter(None, [describe_verdict(against, comparison.plan), describe_left_out(without)])
+            ),
+            "look": describe_look(against, comparison.plan),
             "seeds": against.seeds,
             "missing": list(against.missing),
             "left_out": without,
@@ -139,18 +142,6 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         "margin": comparison.plan.margin, "family": comparison.plan.family, "looks": list(study.looks),
         "look": comparison.look, "seeds": len(comparison.seeds),
     }  # fmt: skip
-
-
-def describe_left_out(seeds: Sequence[int]) -> str:
-    """The end of a verdict without the seeds that failed or diverged.
-
-    >>> describe_left_out([2]), describe_left_out([0, 2]), describe_left_out([])
-    (', without seed 2', ', without seeds 0 and 2', '')
-    """
-    if not seeds:
-        return ""
-    *first, last = map(str, seeds)
-    return f", without seeds {', '.join(first)} and {last}" if first else f", without seed {last}"
 
 
 def _common_means(

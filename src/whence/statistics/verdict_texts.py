@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.contrasts import Contrast
 from whence.statistics.further_seeds import MOST_SEEDS
@@ -28,8 +30,27 @@ def describe_contrast(contrast: Contrast, plan: AnalysisPlan) -> str:
         "1 seed" if contrast.seeds == 1 else f"{contrast.seeds} seeds",
     ]
     if contrast.missing:
-        facts.append(f"without seed {', '.join(map(str, contrast.missing))}")
+        facts.append(describe_left_out(contrast.missing))
     return f"{contrast.first} is {_compose(contrast, plan, facts)}"
+
+
+def describe_left_out(seeds: Sequence[int]) -> str:
+    """The seeds that a comparison is without.
+
+    >>> describe_left_out([2]), describe_left_out([0, 2]), describe_left_out([])
+    ('without seed 2', 'without seeds 0 and 2', '')
+    """
+    if not seeds:
+        return ""
+    *first, last = map(str, seeds)
+    return f"without seeds {', '.join(first)} and {last}" if first else f"without seed {last}"
+
+
+def describe_look(contrast: Contrast, plan: AnalysisPlan) -> str:
+    """The look that made a claim, if the contrast has later seeds too."""
+    if contrast.look is None or not plan.looks or plan.looks[contrast.look - 1] == contrast.seeds:
+        return ""
+    return f"claimed at the look after {plan.looks[contrast.look - 1]} seeds"
 
 
 def describe_verdict(contrast: Contrast, plan: AnalysisPlan) -> str:
@@ -47,7 +68,7 @@ def describe_verdict(contrast: Contrast, plan: AnalysisPlan) -> str:
 
 def _compose(contrast: Contrast, plan: AnalysisPlan, facts: list[str]) -> str:
     unit, second, difference = f" {plan.unit}" if plan.unit else "", contrast.second, contrast.estimate or 0.0
-    known = [fact for fact in [*facts, _describe_look(contrast, plan), contrast.note or ""] if fact]
+    known = [fact for fact in [*facts, describe_look(contrast, plan), contrast.note or ""] if fact]
     inside = f" ({', '.join(known)})" if known else ""
     if contrast.verdict in ("better", "worse"):
         return f"{contrast.verdict} than {second} by {abs(difference):.3g}{unit}{inside}"
@@ -67,13 +88,6 @@ def _describe_interval(contrast: Contrast) -> str:
 
 def _describe_test(contrast: Contrast) -> str:
     return "" if contrast.p is None else format_p(contrast.p)
-
-
-def _describe_look(contrast: Contrast, plan: AnalysisPlan) -> str:
-    """The look that made a claim, if the contrast has later seeds too."""
-    if contrast.look is None or not plan.looks or plan.looks[contrast.look - 1] == contrast.seeds:
-        return ""
-    return f"claimed at the look after {plan.looks[contrast.look - 1]} seeds"
 
 
 def _describe_needed(contrast: Contrast) -> str:

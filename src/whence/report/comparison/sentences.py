@@ -6,16 +6,15 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from whence.lab.decisions import describe_left_out
 from whence.report.comparison.svg import shorten
 from whence.report.comparison.units import PERCENT_METRICS, choose_units, describe_failures, name_metric
 from whence.report.comparison.verdicts import MAX_NAME_CHARS, constant_headline, join_names, verdict_lines
 from whence.report.formatting import format_number
-from whence.statistics.verdict_texts import format_p
+from whence.statistics.verdict_texts import describe_left_out, format_p
 
 
 def claim_sentences(study: dict[str, Any]) -> list[str]:
-    """The decided comparisons of a study, the largest difference first; arms equivalent to the baseline share a sentence."""
+    """The decided comparisons of a study, the largest difference first; arms equivalent to the baseline on the same data share a sentence."""
     comparison = study.get("comparison")
     if not comparison:
         return []
@@ -24,15 +23,19 @@ def claim_sentences(study: dict[str, Any]) -> list[str]:
     arms = sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"]))
     sentences = [
         f"{_short(name)} is {arm['kind']} than {_short(baseline)} by {abs(arm['difference']):.3g}{unit} {place} "
-        f"({_describe_means(study, arm)}, {format_p(arm['corrected_p'])}){describe_left_out(arm['left_out'])}."
+        f"({_join_facts(_describe_means(study, arm), format_p(arm['corrected_p']), *_describe_data_used(arm))})."
         for name, arm in arms
         if arm["kind"] in ("better", "worse")
     ]
-    equivalent = [name for name, arm in arms if arm["kind"] == "equivalent"]
-    if equivalent:
-        verb = "is" if len(equivalent) == 1 else "are"
+    equivalent: dict[str, list[str]] = {}
+    for name, arm in arms:
+        if arm["kind"] == "equivalent":
+            equivalent.setdefault(_join_facts(*_describe_data_used(arm)), []).append(name)
+    for facts, names in equivalent.items():
+        verb = "is" if len(names) == 1 else "are"
         margin = "" if comparison["margin"] is None else f" within {comparison['margin']:g}{unit}"
-        sentences.append(f"{join_names(equivalent)} {verb} equivalent to {_short(baseline)}{margin} {place}.")
+        inside = f" ({facts})" if facts else ""
+        sentences.append(f"{join_names(names)} {verb} equivalent to {_short(baseline)}{margin} {place}{inside}.")
     for other in comparison["others"]:
         if other["verdict"] != "undecided":
             sentences.append(f"{_short(other['first'])} is {other['sentence']} {place}.")
@@ -126,6 +129,15 @@ def _describe_means(study: dict[str, Any], arm: dict[str, Any]) -> str:
         f"{format_number(mean * units.comparison_factor, min(units.decimals, 2))}{percent}" for mean in arm["means"]
     )
     return f"{name_metric(study['metric'])} {first} against {second}"
+
+
+def _describe_data_used(arm: dict[str, Any]) -> tuple[str, str]:
+    """The look that made the claim, if it was not the last, and the seeds that are left out."""
+    return arm["look"], describe_left_out(arm["left_out"])
+
+
+def _join_facts(*facts: str) -> str:
+    return ", ".join(filter(None, facts))
 
 
 def _short(name: str) -> str:
