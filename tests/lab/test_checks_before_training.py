@@ -52,20 +52,22 @@ def test_causal_mechanisms_are_left_out_of_two_sided_tasks(no_training, two_side
     study = named("none", "fire", "alibi", "rotary + cope", "stablemask", **two_sided)
     (checked,), notes = runner.check_studies([study])
     assert [arm.name for arm in checked.arms] == ["none", "alibi"]
-    assert len(notes) == 3 and all("causal" in note and "labelled_file" in note for note in notes)
+    assert len(notes) == 3 and all(
+        "causal" in note and "reviews.csv" in note and "labelled_file" not in note for note in notes
+    )
     assert [note.partition(" is left out")[0] for note in notes] == ["fire", "rotary + cope", "stablemask"]
     assert all(note in checked.about for note in notes) and checked.hash != study.hash
     with pytest.raises(WhenceError, match=r"'fire'.*causal.*remove the arm"):  # a study file is refused
         runner.validate_study(study)
-    with pytest.raises(WhenceError, match=r"--position got .*labelled_file.*'fire'.*causal.*another position"):
+    with pytest.raises(WhenceError, match=r"--position got .*reviews.csv.*'fire'.*causal.*another position"):
         runner.check_studies([named("fire", "cope", **two_sided)])
 
 
 def test_the_baseline_may_be_left_out_unless_it_was_named(no_training, two_sided):
     study = named("fire", "none", "alibi", **two_sided)
     (checked,), notes = runner.check_studies([study])
-    assert checked.decision.baseline == "none" and "baseline on labelled_file is none" in notes[1]
-    with pytest.raises(WhenceError, match=r"--baseline got 'fire' on labelled_file.*causal.*'none'"):
+    assert checked.decision.baseline == "none" and "baseline on reviews.csv is none" in notes[1]
+    with pytest.raises(WhenceError, match=r"--baseline got 'fire' on reviews.csv.*causal.*'none'"):
         runner.check_studies([study], baseline="fire")
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from whence.cli.live_table import ArmTable
 from whence.lab.default_studies import build_studies, file_task
-from whence.lab.study_labels import label_study, title_studies
+from whence.lab.failures import describe_error
+from whence.lab.study_labels import TUNING_TASK, label_study, label_task, title_studies
 from whence.lab.sweeps import build_tuning_study
 
 
@@ -35,3 +36,12 @@ def test_a_study_of_a_file_is_called_as_the_file(study):
 def test_the_title_names_arms_and_data_or_counts_them(study):
     assert title_studies([study]) == "none and rotary on film reviews.csv"
     assert title_studies(build_studies()) == "6 positions on copy and recall"
+
+
+def test_a_failed_run_is_named_by_the_task_as_written():
+    study = build_studies()[0]
+    failed = describe_error(study.runs()[0], ValueError("out of paper"))
+    assert f"of {label_study(study)} failed: ValueError: out of paper" in str(failed)
+    assert "compare-" not in failed.describe() and failed.failure.task == study.task
+    settings = {"task": "labelled_file", "settings": {"path": "data/reviews.csv"}}
+    assert label_task(TUNING_TASK, settings) == "reviews.csv (sweep)"

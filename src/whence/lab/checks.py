@@ -15,6 +15,7 @@ from torch import nn
 
 from whence.errors import CausalOnly, NonFiniteHook, WhenceError, require_package, usage_error
 from whence.lab.study import Run, Study
+from whence.lab.study_labels import label_study, label_task
 from whence.lab.tasks import Batch, Task, select_row
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.further_seeds import POWER
@@ -39,14 +40,14 @@ class UnusableArm:
 
 def find_unusable_arms(study: Study, task: Task) -> list[UnusableArm]:
     """The arms whose model cannot process the training inputs or an evaluation of the task."""
-    inputs = longest_inputs(task)
+    inputs, label = longest_inputs(task), label_task(study.task, study.task_settings)
     found = []
     for arm in study.arms:
         run = Run(study, arm, study.seeds[0])
         try:
-            reason = find_reason(task, task.build_model(run.model, arm, run.seed).eval(), inputs)
+            reason = find_reason(task, task.build_model(run.model, arm, run.seed).eval(), inputs, label)
         except CausalOnly:  # other errors are about the settings, which the user can correct
-            reason = describe_causal_only(task)
+            reason = describe_causal_only(label)
         if reason is not None:
             found.append(UnusableArm(arm.name, reason))
     return found
@@ -61,8 +62,8 @@ def longest_inputs(task: Task) -> dict[str, Batch]:
     return dict(sorted(inputs.items(), key=lambda item: item[1].tokens.shape[1]))
 
 
-def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch]) -> str | None:
-    """Why a model cannot process an input; None if it can.
+def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: str) -> str | None:
+    """Why a model cannot process an input of a task with this label; None if it can.
 
     If the longest input works, the shorter ones are not tried. An error of the user's own code on the training input is left
     to training, which reports it with its file and line.
@@ -75,7 +76,7 @@ def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch]) -> str |
         if error is None:
             continue
         if isinstance(error, CausalOnly):
-            return describe_causal_only(task)
+            return describe_causal_only(label)
         if name == TRAINING and not isinstance(error, WhenceError):
             return None
         what = "an input of training" if name == TRAINING else f"the split {name}"
@@ -84,8 +85,8 @@ def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch]) -> str |
     return None
 
 
-def describe_causal_only(task: Task) -> str:
-    return f"it is defined for causal attention, and the model of {task.name} also attends to later tokens"
+def describe_causal_only(label: str) -> str:
+    return f"it is defined for causal attention, and the model for {label} also attends to later tokens"
 
 
 @torch.no_grad()
@@ -104,7 +105,10 @@ def require_usable_arms(study: Study, task: Task) -> None:
     """Raise for the first arm that cannot run."""
     for one in find_unusable_arms(study, task):
         raise usage_error(
-            f"the study {study.name}", f"the arm {one.arm!r}", one.reason, "remove the arm, or choose another task"
+            f"the study {label_study(study)}",
+            f"the arm {one.arm!r}",
+            one.reason,
+            "remove the arm, or choose another task",
         )
 
 
@@ -117,20 +121,20 @@ def leave_out_arms(study: Study, unusable: Sequence[UnusableArm], baseline: str 
         return study, []
     reasons = {one.arm: one.reason for one in unusable}
     remaining = tuple(arm for arm in study.arms if arm.name not in reasons)
-    first = unusable[0]
+    first, label = unusable[0], label_task(study.task, study.task_settings)
     if not remaining:
         remedy = "choose another position or another --task"
         raise usage_error(
-            "--position", f"only arms that cannot run on {study.task}, such as {first.arm!r}", first.reason, remedy
+            "--position", f"only arms that cannot run on {label}, such as {first.arm!r}", first.reason, remedy
         )
     if baseline in reasons:
         remedy = f"name another one, such as {remaining[0].name!r}, or another --task"
-        raise usage_error("--baseline", f"{baseline!r} on {study.task}", str(reasons[baseline]), remedy)
-    notes = [f"{one.arm} is left out on {study.task}: {one.reason}." for one in unusable]
+        raise usage_error("--baseline", f"{baseline!r} on {label}", str(reasons[baseline]), remedy)
+    notes = [f"{one.arm} is left out on {label}: {one.reason}." for one in unusable]
     decision = study.decision
     if decision.baseline in reasons:
         decision = replace(decision, baseline=remaining[0].name)
-        notes.append(f"The baseline on {study.task} is {remaining[0].name}.")
+        notes.append(f"The baseline on {label} is {remaining[0].name}.")
     return replace(study, arms=remaining, decision=replace(decision, comparisons=None)), notes
 
 

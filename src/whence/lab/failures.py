@@ -12,6 +12,7 @@ from typing import Any
 from whence import records
 from whence.errors import WhenceError
 from whence.lab.study import Run
+from whence.lab.study_labels import label_study, label_task
 from whence.user_code import TRACEBACK, find_user_frame, locate_error, show_tracebacks
 
 
@@ -19,7 +20,7 @@ from whence.user_code import TRACEBACK, find_user_frame, locate_error, show_trac
 class Failure:
     """Why a run has no record."""
 
-    study: str
+    study: str  # study and task as the user knows them
     task: str
     arm: str
     seed: int
@@ -64,7 +65,7 @@ def describe_error(run: Run, error: Exception) -> RunFailed:
     message = next(iter(str(error).strip().splitlines()), "")
     text = f"{type(error).__name__}: {message}" if message else type(error).__name__
     failure = Failure(
-        study=run.study.name, task=run.study.task, arm=run.arm.name, seed=run.seed,
+        **_identify(run),
         error=str(error) if isinstance(error, WhenceError) else text,
         place=None if isinstance(error, WhenceError) else locate_error(error),
         time=time.time(),
@@ -97,4 +98,9 @@ def load_failure(run: Run, folder: Path, reader: records.RecordReader | None = N
         stored: dict[str, Any] = reader.read(path)
         return Failure(**stored["failure"])
     except (WhenceError, KeyError, TypeError) as error:
-        return Failure(run.study.name, run.study.task, run.arm.name, run.seed, f"{path.name} cannot be read: {error}")
+        return Failure(**_identify(run), error=f"{path.name} cannot be read: {error}")
+
+
+def _identify(run: Run) -> dict[str, Any]:
+    task = label_task(run.study.task, run.study.task_settings)
+    return {"study": label_study(run.study), "task": task, "arm": run.arm.name, "seed": run.seed}

@@ -32,6 +32,7 @@ from whence.lab.study_folder import (
     write_data_facts,
     write_spec,
 )
+from whence.lab.study_labels import label_study, label_task
 from whence.lab.study_task import build_model, load_task
 from whence.position.base import Position, Sum
 from whence.position.parameter import format_setting
@@ -202,12 +203,12 @@ def validate_study(study: Study) -> tasks.Task:
         raise usage_error(
             "Study(decision=...)",
             f"split {study.decision.split!r}",
-            f"{study.task} has {', '.join(task.splits())}",
+            f"{label_task(study.task, study.task_settings)} has {', '.join(task.splits())}",
             "choose one of them",
         )
     patience = [run.budget.patience for run in study.runs() if run.budget.patience is not None]
     if patience and task.validation is None:
-        got = f"patience={patience[0]} on {study.task}"
+        got = f"patience={patience[0]} on {label_task(study.task, study.task_settings)}"
         raise usage_error(
             "Study(budget=...)", got, "early stopping needs a task with a validation split", "leave out patience"
         )
@@ -263,7 +264,7 @@ def execute_run(
     """
     if run.study.sources and not has_same_sources(run.study):
         raise usage_error(
-            f"the study {run.study.name}",
+            f"the study {label_study(run.study)}",
             f"changed code of {', '.join(run.study.sources)}",
             "all runs of a study use the same code",
             "run the command again: it starts a new study",
@@ -387,7 +388,7 @@ def train_run(
         if find_record_problem(path, run) is None:  # another process finished this run first
             return records.read(path)
         raise usage_error(
-            f"the study {run.study.name}",
+            f"the study {label_study(run.study)}",
             f"{path.name}, which appeared during the run and is not a record of it",
             "a record is written once",
             "move that file and run again",

@@ -19,6 +19,7 @@ from whence.lab import results, runner
 from whence.lab.executors import OnProgress, broadcast, open_executor, process_rank
 from whence.lab.study import Run, Study
 from whence.lab.study_folder import study_folder
+from whence.lab.study_labels import label_study
 from whence.statistics import PairedComparison
 
 OnLook = Callable[[Study, PairedComparison | None], None]
@@ -105,7 +106,7 @@ def _judge_round(state: StudyProgress, number: int) -> None:
     judgement = results.judge_folder(state.study, state.outcome.folder)
     state.comparison = judgement.comparison
     state.outcome.notes += [
-        f"{state.study.name}: {name} gets no further seeds, "
+        f"{label_study(state.study)}: {name} gets no further seeds, "
         f"since all its {state.study.looks[number]} runs failed or diverged"
         for name in judgement.dropped
         if name in state.active

@@ -10,6 +10,7 @@ from whence.errors import WhenceError, usage_error
 from whence.lab import tasks
 from whence.lab.run_keys import record_key, run_key
 from whence.lab.study import Run, Study
+from whence.lab.study_labels import label_study
 from whence.lab.study_task import load_task
 
 #: files of a study's folder that all its runs share
@@ -36,7 +37,7 @@ def write_spec(study: Study, folder: Path) -> None:
     stored = records.read(path)
     if stored.get("hash") != study.hash:
         raise usage_error(
-            f"the study {study.name}",
+            f"the study {label_study(study)}",
             f"{path.parent.name}/study.json of another study",
             "a folder contains one study",
             "choose another --out or move the folder",

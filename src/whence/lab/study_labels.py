@@ -19,6 +19,8 @@ FILE_TASK_USES = {
     "text_file": "language modelling",
     "pairs_file": "pairs of texts",
 }
+#: the task of a sweep
+TUNING_TASK = "whence.lab.sweeps:TuningTask"
 MAX_NAMED = 4  # arms or tasks in a title; more are counted
 
 
@@ -26,19 +28,19 @@ def label_study(study: Study) -> str:
     """The data file or the task of a study of ``whence compare``; the name of any other study."""
     if not study.name.startswith(PREFIX):
         return study.name
-    if isinstance(study.task_settings.get("task"), str):  # of a sweep
-        return f"{label_task(study.task_settings['task'], study.task_settings['settings'])} (sweep)"
     return label_task(study.task, study.task_settings)
 
 
 def label_task(task: str, settings: Mapping[str, Any]) -> str:
-    """The name of the data file, or the task as the user wrote it, without folders.
+    """The name of the data file, or the task as the user wrote it, without folders. That of a sweep names the task it is for.
 
     >>> label_task("labelled_file", {"path": "data/film reviews.csv"}), label_task("/mine/parity.py:Parity(n=3)", {})
     ('film reviews.csv', 'parity.py:Parity(n=3)')
     >>> label_task("text_file", {"path": "hf:org/books"}), label_task("copy", {})
     ('hf:org/books', 'copy')
     """
+    if task == TUNING_TASK:
+        return f"{label_task(settings['task'], settings['settings'])} (sweep)"
     if task in FILE_TASKS:
         path = str(settings["path"])
         return path if hub.is_hub_name(path) else Path(path).resolve().name

@@ -28,6 +28,7 @@ from whence.lab.settings import parse_value, split_settings
 from whence.lab.sources import OWN_PACKAGES
 from whence.lab.study import Decision, Run, Study
 from whence.lab.study_folder import find_record_problem, study_folder
+from whence.lab.study_labels import TUNING_TASK
 from whence.lab.study_task import load_task
 from whence.lab.tasks import Batch, MetricAccumulator, Task, find_task_class, load
 from whence.plugin_sources import hash_source_file
@@ -111,7 +112,7 @@ def build_tuning_study(study: Study, sweep: Sweep, seeds: int = 1) -> Study:
     return Study(
         name=f"{study.name}-tuning",
         question=f"Which values of {' and '.join(sweep)} are best for each arm?",
-        task="whence.lab.sweeps:TuningTask",
+        task=TUNING_TASK,
         task_settings=settings,
         model=study.model,
         arms=arms,
