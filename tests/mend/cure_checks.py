@@ -28,9 +28,9 @@ def model_of(family):
     return tiny(family, **config)
 
 
-def check_cure(cure, family, *, identity=None, documents=DOCUMENTS, chunks=True, tolerance=TOLERANCE):
+def check_cure(cure, family, *, identity=None, documents=DOCUMENTS, chunks=True, tolerance=TOLERANCE, model=None):
     """Everything a cure must satisfy. ``identity`` is the setting that changes nothing, if there is one."""
-    model, ids = model_of(family), tokens(2, LENGTH + 5)
+    model, ids = model_of(family) if model is None else model, tokens(2, LENGTH + 5)
     before, everything = logits(model, ids[:, :LENGTH]), everything_of(model)
     if identity is not None:
         greedy = model.generate(ids[:, :LENGTH], **GREEDY)

@@ -3,6 +3,7 @@
 from whence.hf.attach import Attachment, attach
 from whence.hf.capture import attention_layers, capture, capture_unavailable
 from whence.hf.edits import AttentionEdit, EditedCall, Region
+from whence.hf.expanded_rows import expand_rows
 from whence.hf.intervene import intervene
 from whence.hf.load import LoadedModel, LogitsModel, load
 from whence.hf.recipe import apply_recipe
@@ -23,7 +24,7 @@ from whence.hf.state_io import attach_saved, read_positions, save_positions
 __all__ = [
     "Attachment", "AttentionEdit", "AttentionRows", "DistanceProfile", "EditedCall", "HiddenStates", "KeyProfile", "LastRow",
     "LoadedModel", "LogitsModel", "Recorder", "Region", "Request", "RotatedQK", "SegmentMass", "apply_recipe", "attach",
-    "attach_saved",
-    "attached_settings", "attention_layers", "capture", "capture_unavailable", "intervene", "load", "read_positions",
+    "attach_saved", "attached_settings", "attention_layers", "capture", "capture_unavailable", "expand_rows", "intervene",
+    "load", "read_positions",
     "request", "save_positions",
 ]  # fmt: skip

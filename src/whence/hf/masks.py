@@ -13,7 +13,7 @@ sequence or segment.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -106,6 +106,18 @@ class MaskInfo:
     def query_mask(self) -> Tensor | None:
         """Which queries are real tokens, ``[B, T]``; None if all are."""
         return None if self.key_mask is None else self.key_mask[:, self.q_slots - self.k_slots[0]]
+
+    def repeat_rows(self, batch: int, copies: int) -> MaskInfo:
+        """The same mask with ``copies`` rows for each of ``batch`` sequences."""
+
+        def repeat(x: Tensor) -> Tensor:
+            return x if x.shape[0] != batch else x.repeat_interleave(copies, 0)
+
+        old, optional = self.structure, lambda x: None if x is None else repeat(x)
+        chunks = None if old.chunks is None else (repeat(old.chunks[0]), repeat(old.chunks[1]))
+        structure = replace(old, segment_ids=optional(old.segment_ids), chunks=chunks)
+        key_mask, first_slot = optional(self.key_mask), optional(self.first_slot)
+        return replace(self, structure=structure, key_mask=key_mask, first_slot=first_slot, _checked_ids=None)
 
     def custom_ids(self, position: Position, ids: Tensor | None) -> Tensor | None:
         """Position ids ``[T]`` or ``[B, T]`` that leave gaps, as the caller chose them; None for consecutive ids."""
@@ -204,6 +216,17 @@ def build_mask(
     carrier = carrier.contiguous()
     carrier.mask_info = MaskInfo(q_slots, k_slots, structure, key_mask, first_slot, is_full)  # type: ignore[attr-defined]
     return carrier
+
+
+def repeat_mask(mask: Any, batch: int, copies: int) -> Any:
+    """A mask of ``batch`` sequences for ``copies`` rows of each, next to each other. Other values stay as they are."""
+    if not isinstance(mask, Tensor) or mask.shape[0] != batch:
+        return mask
+    repeated = mask.repeat_interleave(copies, 0)
+    info = getattr(mask, "mask_info", None)
+    if isinstance(info, MaskInfo):
+        repeated.mask_info = info.repeat_rows(batch, copies)  # type: ignore[attr-defined]
+    return repeated
 
 
 def read_mask_info(mask: Tensor | None, queries: int, keys: int) -> MaskInfo:
