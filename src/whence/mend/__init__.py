@@ -1,5 +1,6 @@
 """Interventions: changes to a pretrained model for the length of a ``with`` block, such as cures for positional bias."""
 
+from whence.mend.buckets import AttentionBuckets
 from whence.mend.catalogue import CURES
 from whence.mend.cure import Cure
 from whence.mend.dual_chunk import DualChunk
@@ -23,6 +24,7 @@ __all__ = [
     "MsPoE",
     "SelfExtend",
     "StringPositions",
+    "AttentionBuckets",
     "identify_intervention",
     "load_intervention",
 ]

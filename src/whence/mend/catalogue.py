@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from whence.mend.buckets import AttentionBuckets
 from whence.mend.cure import Cure
 from whence.mend.dual_chunk import DualChunk
 from whence.mend.log_n import LogN
@@ -19,6 +20,7 @@ CLASSES: tuple[type[Cure], ...] = (
     SelfExtend,
     DualChunk,
     StringPositions,
+    AttentionBuckets,
 )  # fmt: skip
 
 CURES: dict[str, type[Cure]] = {kind.name: kind for kind in CLASSES}
