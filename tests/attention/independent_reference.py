@@ -112,10 +112,11 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
     logits = logits / temperature
 
     sinks = [part.sink(q_positions) / temperature for part in parts if part.sink is not None]
-    extra = sinks[0].expand(heads, -1) if sinks else torch.full((heads, q.shape[1]), -torch.inf, dtype=q.dtype)
-    columns = torch.cat([logits.masked_fill(~visible, -torch.inf), extra[:, :, None]], -1)
+    extra = [sink.expand(heads, -1)[:, :, None] for sink in sinks]
+    columns = torch.cat([logits.masked_fill(~visible, -torch.inf), *extra], -1)
     empty = (columns == -torch.inf).all(-1, keepdim=True)
-    weights = torch.softmax(columns.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)[..., :-1]
+    weights = torch.softmax(columns.masked_fill(empty, 0.0), -1).masked_fill(empty, 0.0)
+    weights = weights[..., : k.shape[1]]
     out = torch.einsum("hts,hse->hte", weights, v)
     for part in parts:
         out = out if part.value is None else out + part.value(weights, distance)

@@ -354,11 +354,9 @@ def draw_position(rng, names, heads, dim, value_dim, dtype):
 
 
 def draw_names(rng, first, *, fit=lambda name: True):
-    """The first name, and sometimes more; one sink at most."""
+    """The first name, and sometimes more."""
     names = [first]
     for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
-        name = rng.choice([n for n in MAKERS if fit(n)])
-        if "sink" not in EFFECTS[name] or not any("sink" in EFFECTS[n] for n in names):
-            names.append(name)
+        names.append(rng.choice([n for n in MAKERS if fit(n)]))
     rng.shuffle(names)
     return names

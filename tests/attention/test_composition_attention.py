@@ -181,6 +181,8 @@ COMPOSITIONS = {
     "Recency + NoPosition": lambda: Recency(5) + NoPosition(),
     "Rotary + Alibi + Sink": lambda: Rotary() + Alibi(HEADS, learnable=True) + Sink(HEADS),
     "T5Bias + Rotary + StableMask": lambda: T5Bias(HEADS, std=1.0) + Rotary() + StableMask(HEADS, context=CONTEXT, learnable=True),
+    "StableMask + Rotary + Sink": lambda: StableMask(HEADS, context=CONTEXT, learnable=True) + Rotary() + Sink(HEADS, value=0.5),
+    "StableMask + StableMask": lambda: StableMask(HEADS, context=CONTEXT, learnable=True) + StableMask(HEADS, context=CONTEXT, gamma=0.1),
     "Epar + Fire + Sink": lambda: Epar(HEADS, learnable=True, context=CONTEXT) + Fire(HEADS, threshold=4.0) + Sink(HEADS),
     "Shaw + TransformerXL + Cope": lambda: Shaw(HEAD_WIDTH, std=0.5) + TransformerXL(HEADS, HEAD_WIDTH, std=0.5) + Cope(HEAD_WIDTH),
     "Rotary + Shaw + Epar": lambda: Rotary() + Shaw(HEAD_WIDTH, std=0.5) + Epar(HEADS, learnable=True, context=CONTEXT),
@@ -288,7 +290,14 @@ def test_one_part_is_the_same_alone_and_with_parts_that_do_nothing():
         torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
 
 
-CHECKED = ["Rotary + Epar", "Rotary + Alibi + Sink", "Shaw + Alibi", "T5Bias + Rotary + StableMask", "Cope + Epar"]
+CHECKED = [
+    "Rotary + Epar",
+    "StableMask + Rotary + Sink",
+    "Rotary + Alibi + Sink",
+    "Shaw + Alibi",
+    "T5Bias + Rotary + StableMask",
+    "Cope + Epar",
+]
 
 
 @pytest.mark.parametrize("composition", [*CHECKED, "Learned + Epar + Sink"])
@@ -300,12 +309,11 @@ def test_compositions_pass_the_checks_of_every_mechanism(composition):
 @pytest.mark.parametrize(
     "make, text",
     [
-        (lambda: Rotary() + Sink(2) + StableMask(2, context=8), "2 parts with a sink"),
         (lambda: Shaw(8) + TransformerXL(2, 4), r"8.*4.*head_dim"),
         (lambda: Epar(2) + Alibi(3) + Sink(4), "Epar for 2 heads and Alibi for 3 heads"),
         (lambda: Rotary() + torch.nn.Identity(), "only a Position can be added"),
     ],
-    ids=["two sinks", "two widths", "two head counts", "no position"],
+    ids=["two widths", "two head counts", "no position"],
 )
 def test_compositions_that_cannot_be(make, text):
     with pytest.raises(whence.WhenceError, match=text):

@@ -211,7 +211,6 @@ SUMS = [
         ("Rotary + Alibi + Sink", "2", "4"),
     ),
     ("the same object twice", lambda: add_to_itself(), ("Alibi + Alibi",)),
-    ("two sinks", lambda: Sink(2) + StableMask(2, context=8), ("Sink + StableMask", "2")),
     ("two head widths", lambda: Shaw(8) + Cope(4), ("Shaw + Cope", "8", "4", "head_dim")),
 ]
 

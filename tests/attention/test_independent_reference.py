@@ -43,11 +43,11 @@ class Call:
 # --- drawing a call ----------------------------------------------------------------------------------------------------
 
 
-def draw_call(case, dtype=torch.float64, *, fused=False):
+def draw_call(case, dtype=torch.float64, *, fused=False, names=None):
     rng = random.Random(case)
     torch.manual_seed(case)
     makers = [name for name in MAKERS if not fused or name in FUSED]
-    names = draw_names(rng, makers[case % len(makers)], fit=lambda name: name in makers)
+    names = names or draw_names(rng, makers[case % len(makers)], fit=lambda name: name in makers)
     layered = any("embed" in EFFECTS[name] for name in names) or rng.random() < 0.1
     batch, groups, share = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 3)
     heads, rows = groups * share, rng.choice([1, 2, 3, 5, 8, 13])
@@ -346,6 +346,17 @@ def test_a_call_of_the_fused_kernels(number, interpreted, poisoned):
     )
     exact, eager = run_reference(call, torch.float64), run_reference(call, torch.float32)
     assert_same(call, "triton", run_package(call, "triton"), exact, eager)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_joined_sinks(number, interpreted):
+    names = ["Sink", "StableMask", *(["Sink", "Alibi"] if number % 2 else [])]
+    for dtype, backends in ((torch.float64, ("reference", "blockwise")), (torch.float32, ("triton",))):
+        call = draw_call(300_000 + number, dtype, fused=True, names=names)
+        call.arguments["temperature"] = (1.0, 0.5, 3.0)[number % 3]
+        exact, eager = run_reference(call, torch.float64), run_reference(call, torch.float32)
+        for backend in backends:
+            assert_same(call, backend, run_package(call, backend), exact, None if dtype == torch.float64 else eager)
 
 
 def test_every_mechanism_of_the_catalogue_is_drawn():

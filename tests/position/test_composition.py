@@ -1,11 +1,11 @@
-"""What ``a + b`` is: flat, in order, with one head count, one sink, one head width."""
+"""What ``a + b`` is: flat, in order, with one head count and one head width."""
 
 import pytest
 import torch
 
 from whence.errors import WhenceError
 from whence.position.alibi import Alibi
-from whence.position.base import Position, Rows, Sum
+from whence.position.base import Position, Rows, Sum, join_sinks
 from whence.position.cope import Cope
 from whence.position.epar import Epar
 from whence.position.no_position import NoPosition
@@ -118,10 +118,27 @@ def test_refuses_the_same_object_twice():
     assert len((Alibi(2) + Alibi(2)).parts) == 2
 
 
-def test_refuses_two_sinks():
-    text = r"Sink \+ Alibi \+ StableMask got 2 parts with a sink, but .*; keep one of Sink and StableMask\."
-    with pytest.raises(WhenceError, match=text):
-        Sink(2) + Alibi(2) + StableMask(2, context=8)
+def test_two_sinks_take_their_shares_together():
+    position = torch.arange(8.0)
+    sink, stable = Sink(2, value=[0.5, -1.0]), StableMask(2, context=8)
+    joined = (sink + Alibi(2) + stable).sink(position, None)
+    torch.testing.assert_close(joined.exp(), sink.sink(position, None).exp() + stable.sink(position, 8).exp())
+
+
+def test_joined_sinks_have_gradients_also_where_a_sink_is_absent():
+    first, second = StableMask(2, context=8, learnable=True), StableMask(2, context=8, learnable=True, gamma=2.0)
+    joined = (first + second).sink(torch.arange(8.0), 8)
+    assert bool(joined[:, -1].isneginf().all())  # both sums are empty in the last row
+    joined[:, :-1].sum().backward()
+    for part in (first, second):
+        (gradient,) = (one.grad for one in part.parameters())
+        assert bool(gradient.isfinite().all()) and bool((gradient != 0).all())
+
+
+def test_the_joined_logit_depends_on_the_temperature():
+    one, other = torch.tensor([2.0, -1.0]), torch.tensor([0.5, 3.0])
+    joined = join_sinks(one, other, 0.7)
+    torch.testing.assert_close((joined / 0.7).exp(), (one / 0.7).exp() + (other / 0.7).exp())
 
 
 def test_refuses_two_head_dims():

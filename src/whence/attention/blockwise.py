@@ -76,7 +76,8 @@ def compute_by_tables(call: Call) -> Tensor:
     span = torch.arange(layout.offset - keys + 1, layout.offset + rows, device=q.device)
     distance = layout.clamp_distance(span.to(q.dtype))
     score_scale, bias = (evaluate_table(position, hook, distance, heads, keys) for hook in ("score_scale", "bias"))
-    sink = evaluate(position, "sink", layout.q_positions.to(q.dtype)[..., None], heads, layout.length_of)
+    places = layout.q_positions.to(q.dtype)[..., None]
+    sink = evaluate(position, "sink", places, heads, layout.length_of, temperature=call.temperature)
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout > 0 else None
@@ -137,7 +138,8 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
         -1, keepdim=True
     )  # no visible key: any finite logits do, because the weights are set to 0
     z = z.masked_fill(alone, 0.0)
-    sink = evaluate(position, "sink", layout.q_positions[:, rows].to(q.dtype)[..., None], heads, length_of)
+    places = layout.q_positions[:, rows].to(q.dtype)[..., None]
+    sink = evaluate(position, "sink", places, heads, length_of, temperature=temperature)
     if sink is not None:
         z = torch.cat([z, (sink / temperature).transpose(0, 1).expand(batch, heads, -1, -1)], -1)
     # softmax subtracts the row maximum: z - logsumexp(z) would lose log n to rounding if all logits are far below 0

@@ -88,7 +88,8 @@ def compute_logits(call: Call) -> Logits:
         logits = logits + mask
     logits = (logits / temperature).masked_fill(~visible, -torch.inf)
 
-    sink = evaluate(position, "sink", layout.q_positions.to(dtype)[..., None], heads, layout.length_of)
+    places = layout.q_positions.to(dtype)[..., None]
+    sink = evaluate(position, "sink", places, heads, layout.length_of, temperature=temperature)
     if sink is not None:
         extra = (sink / temperature).transpose(0, 1).expand(q.shape[0], heads, -1, -1)
         logits = torch.cat([logits, extra], -1)

@@ -15,7 +15,8 @@ hook                               returns                               used by
 =================================  ====================================  ===============================
 
 The logit of query i and key j is ``(scale * q_i.k_j + content_bias) * score_scale + bias``, divided by the temperature.
-The sink is one more logit in each row's softmax; it has no value vector.
+The sink is one more logit in each row's softmax; it has no value vector. The sinks of a sum are joined: each takes its own
+share of the row.
 
 ``distance`` is a 1-D float tensor of n signed distances, query position minus key position. Hooks receive every
 distance inside the causal or window range, padded positions included, so they must return finite values there.
@@ -26,10 +27,12 @@ between queries.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError, usage_error
@@ -258,8 +261,8 @@ def _require_hook_parameters(cls: type[Position], hook: str) -> None:
 class Sum(Position):
     """Several mechanisms together, in the order written. Built by ``a + b``; sums flatten.
 
-    Embeddings and rotations are applied one after the other, score scales multiply, biases and content terms add. Each
-    part has its own ``length``, so attention evaluates the parts one by one (``parts``).
+    Embeddings and rotations are applied one after the other, score scales multiply, biases and content terms add, sinks
+    are joined (``join_sinks``). Each part has its own ``length``, so attention evaluates the parts one by one (``parts``).
     """
 
     def __init__(self, *positions: Position) -> None:
@@ -304,12 +307,12 @@ class Sum(Position):
         return self._combine("sink", position, length)
 
     def _combine(self, hook: str, places: Tensor, length: Any) -> Tensor | None:
-        """Score scales multiplied, or terms added. A part with a fixed context uses it, the others use ``length``."""
+        """The outputs of all parts, combined. A part with a fixed context uses it, the others use ``length``."""
         total: Tensor | None = None
         for part in self.parts:
             if hook in part.effects:
                 out = getattr(part, hook)(places, part.context if part.length == "context" else length)
-                total = out if total is None else total * out if hook == "score_scale" else total + out
+                total = out if total is None else combine_outputs(hook, total, out)
         return total
 
     def content_bias(self, rows: Rows) -> Tensor | None:
@@ -320,6 +323,30 @@ class Sum(Position):
 
     def __repr__(self) -> str:
         return " + ".join(repr(part) for part in self.parts)
+
+
+def combine_outputs(hook: str, one: Tensor, other: Tensor, temperature: float = 1.0) -> Tensor:
+    """The outputs of two parts: score scales multiplied, biases added, sinks joined."""
+    if hook == "sink":
+        return join_sinks(one, other, temperature)
+    return one * other if hook == "score_scale" else one + other
+
+
+def join_sinks(one: Tensor, other: Tensor, temperature: float = 1.0) -> Tensor:
+    """The single logit that takes the share of two sinks from a softmax whose logits are divided by the temperature.
+
+    >>> import torch
+    >>> join_sinks(torch.tensor([0.0, 1.0]), torch.tensor([0.0, -float("inf")])).exp()
+    tensor([2.0000, 2.7183])
+    """
+    # the derivative of logaddexp is NaN where both are -inf
+    neither = torch.isneginf(one) & torch.isneginf(other)
+    one, other = torch.where(neither, 0.0, one), torch.where(neither, 0.0, other)
+    if temperature == 1:
+        joined = torch.logaddexp(one, other)
+    else:
+        joined = torch.logaddexp(one / temperature, other / temperature) * temperature
+    return torch.where(neither, -math.inf, joined)
 
 
 def _add_terms(terms: list[Any]) -> Any:
@@ -353,14 +380,6 @@ def _require_compatible(parts: tuple[Position, ...]) -> None:
             "the same object twice",
             "each instance may occur once in a sum",
             "build a second instance with parameters of its own",
-        )
-    sinks = [part for part in parts if "sink" in part.effects]
-    if len(sinks) > 1:
-        raise usage_error(
-            _names(parts),
-            f"{len(sinks)} parts with a sink",
-            "a row has at most one extra logit",
-            "keep one of " + " and ".join(type(part).__name__ for part in sinks),
         )
     for attribute, of in (("head_dim", parts), ("value_dim", parts), ("embed_dim", _at_input(parts))):
         _require_common(attribute, of, parts)

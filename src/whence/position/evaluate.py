@@ -9,18 +9,20 @@ import torch
 from torch import Tensor
 
 from whence import hook_outputs
-from whence.position.base import Position, Rows
+from whence.position.base import Position, Rows, combine_outputs
 
 #: maps a part to the length that its hooks receive: None, a number, or a tensor that broadcasts to the distances
 LengthOf = Callable[[Position], Any]
 
 
-def evaluate(position: Position, hook: str, inputs: Tensor, heads: int, length_of: LengthOf) -> Tensor | None:
+def evaluate(
+    position: Position, hook: str, inputs: Tensor, heads: int, length_of: LengthOf, *, temperature: float = 1.0
+) -> Tensor | None:
     """``score_scale``, ``bias`` or ``sink`` of all parts, as ``[heads or 1, *inputs.shape]`` in the dtype of inputs.
 
     ``inputs`` are distances, or positions for ``sink``. The result is None when no part has the hook. Score scales
-    multiply, biases add; a sum has at most one sink. If sequences of a batch share positions and differ in length, the
-    result has the batch axis of the lengths.
+    multiply, biases add, sinks are joined to one logit, which depends on the temperature of the softmax. If sequences of
+    a batch share positions and differ in length, the result has the batch axis of the lengths.
     """
     total: Tensor | None = None
     for part in position.parts:
@@ -35,7 +37,7 @@ def evaluate(position: Position, hook: str, inputs: Tensor, heads: int, length_o
         answer = hook_outputs.call_on_tensors(f"{name}.{hook}", getattr(part, hook), flat, length)
         out = hook_outputs.require_per_head(name, hook, answer, heads, flat.shape[0])
         out = out.to(inputs.dtype).reshape(out.shape[0], *at.shape)
-        total = out if total is None else total * out if hook == "score_scale" else total + out
+        total = out if total is None else combine_outputs(hook, total, out, temperature)
     return total
 
 

@@ -101,7 +101,7 @@ $contents
 $mechanisms
 <h2 class="part" id="composition">Composition</h2>
 <p>Mechanisms compose: <code>a + b</code> is a mechanism, too. Embeddings and rotations are applied in turn, factors
-multiply, and biases and content terms add. A sum has at most one sink.</p>
+multiply, and biases and content terms add. Sinks are joined: each takes its own share of a row.</p>
 $compositions
 </main>
 </body>

@@ -99,7 +99,8 @@ def attend(call: Call) -> Tensor:
         k_segment_ids=layout.k_segment_ids,
         skip_blocks=skip and can_skip_blocks(layout, q_len, kv_len),
     )
-    sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
+    places = layout.q_positions.float()[..., None]
+    sink = evaluate(position, "sink", places, heads, layout.length_of, temperature=call.temperature)
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
