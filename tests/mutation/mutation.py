@@ -41,6 +41,8 @@ LOOP = [
     "lab/test_study_spec.py",
     "lab/test_early_stopping.py",
 ]
+TRIAL = ["mend/test_mend_trial.py"]
+CURES = ["mend/test_log_n.py", "mend/test_ms_poe.py", "mend/test_self_extend.py", "mend/test_dual_chunk.py", "mend/test_string_positions.py"]  # fmt: skip
 RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py"]
 
 #: module below src/whence (a prefix) and the test files that should notice a change of it
@@ -64,7 +66,13 @@ TESTS = {
     L + "executors": ["lab/test_executors.py"],
     L + "checks": ["lab/test_checks_before_training.py"],
     L + "settings": ["lab/test_settings.py"],
-    L + "default_studies": ["lab/test_settings.py", "lab/tasks/test_file_tasks.py"],
+    L + "default_studies": ["lab/test_default_studies.py", "lab/test_settings.py", "lab/tasks/test_file_tasks.py"],
+    L + "failures": ["lab/test_failures.py", "lab/test_study_labels.py"],
+    L + "plan_changes": ["lab/test_plan_changes.py"],
+    L + "study_labels": ["lab/test_study_labels.py"],
+    L + "study_folder": ["lab/test_run_keys.py", "lab/test_results.py", "lab/test_runner.py", "lab/test_sharing.py"],
+    L + "sources": ["lab/test_plan_changes.py", "lab/test_runner.py", "lab/test_sharing.py"],
+    L + "tasks/file": ["lab/tasks/test_file_tasks.py"],
     L + "sweeps": ["lab/test_sweeps.py"],
     L + "results": RECORDS,
     L + "observe": RECORDS,
@@ -73,17 +81,32 @@ TESTS = {
     "records/": ["records/test_folder.py"],
     "plugin": ["test_plugins.py", "test_file_references.py", "cli/test_cli_plugins.py", "test_extending.py"],
     "mend/document_windows": ["mend/test_parallel_windows.py", "mend/test_pine.py"],
+    "mend/answer_loss": ["mend/test_scale_channel.py"],
+    "mend/recipe": TRIAL,
+    "mend/judgement": TRIAL,
+    "mend/measurement": ["mend/test_mend_measurement.py", *TRIAL],
+    "mend/costs": ["mend/test_mend_measurement.py", *TRIAL],
+    "mend/trial": TRIAL,
+    "mend/cure": [*CURES, *TRIAL],
+    "mend/catalogue": ["mend/test_mend_protocol.py", *TRIAL],
     "mend/": ["mend/test_mend_protocol.py", "probe/test_probe_plugins.py"],
     "checks/": ["checks/test_checks.py"],
     "probe/tasks/": ["probe/test_probe_tasks.py", "probe/test_probe_custom_items.py", "probe/test_probe_plugins.py"],
     "probe/arrays/": ["probe/test_probe_explanations.py", "probe/test_probe_ablation.py"],
     "probe/": ["probe/test_probe.py", "probe/test_probe_decisions.py"],
+    "hf/edits": ["hf/test_hf_intervene.py", *CURES],
+    "hf/intervene": ["hf/test_hf_intervene.py", *CURES],
+    "hf/requests": ["hf/test_hf_intervene.py", "mend/test_parallel_windows.py", "mend/test_pine.py"],
+    "hf/rotary_config": ["hf/test_hf_intervene.py", "mend/test_pine.py"],
+    S + "samples": ["statistics/test_samples.py", "statistics/test_cluster_proportion.py"],
+    S + "two_samples": ["statistics/test_two_samples.py"],
+    S + "verdict_texts": ["statistics/test_verdict_texts.py", "report/test_comparison_sentences.py"],
     S: ["statistics/test_paired_comparison.py", "statistics/test_verdict_texts.py", "statistics/test_moderated_t.py", "statistics/test_corrections.py"],
 }  # fmt: skip
 #: what is mutated: all but the fused kernels, which need a GPU or a slow interpreter, and readers of published data
 MODULES = (
     "plugin*.py", "position/*.py", "attention/*.py", "lab/*.py", "lab/tasks/*.py", "records/*.py", "statistics/*.py",
-    "checks/*.py", "mend/*.py", "probe/*.py", "probe/tasks/*.py", "probe/arrays/*.py",
+    "checks/*.py", "mend/*.py", "hf/edits.py", "hf/intervene.py", "hf/requests.py", "hf/rotary_config.py", "probe/*.py", "probe/tasks/*.py", "probe/arrays/*.py",
 )  # fmt: skip
 LEFT_OUT = {
     "position/catalogue.py": "a list for tests and figures",
@@ -92,6 +115,7 @@ LEFT_OUT = {
 #: every test file that may be asked
 ASKED = ("attention/test_*.py", "attention/fused/test_parameter_gradients.py", "position/test_*.py", "statistics/test_*.py", "lab/test_*.py", "lab/tasks/test_*.py", "records/test_*.py",
          "models/test_*.py", "checks/test_*.py", "fuzzing/test_*.py", "cli/test_*.py", "mend/test_*.py", "probe/test_*.py",
+         "hf/test_hf_intervene.py", "report/test_comparison_sentences.py",
          "test_plugins.py", "test_file_references.py", "test_extending.py")  # fmt: skip
 NEVER = {
     "attention/test_gpu.py", "lab/test_lab_on_gpu.py", "lab/tasks/test_real_data.py", "probe/test_probe_on_gpu.py",
