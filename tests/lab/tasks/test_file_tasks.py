@@ -392,6 +392,16 @@ def test_which_task_a_file_becomes(tmp_path, pairs):
     assert "none.csv" in refused(lambda: choose(str(tmp_path / "none.csv")))
 
 
+def test_a_table_with_too_few_rows_for_a_test_part(tmp_path):
+    path = tmp_path / "few.csv"
+    path.write_text("text\n" + "a row of a few words\n" * 9)
+    said = refused(lambda: load("text_file", path=str(path), text_column="text", context=4))
+    assert "--data" in said and "few.csv with 9 rows" in said and "add rows: 10" in said
+    path.write_text("text\n" + "a row of a few words and more\n" * 10)
+    task = load("text_file", path=str(path), text_column="text", context=4, lengths=[1])
+    assert task.settings["split_column"] == ""
+
+
 def test_a_split_column_of_texts(tmp_path):
     words = {"Train": "alpha beta", "dev": "gamma gamma", "TEST": "delta delta"}
     rows = [f"{text * 20},{part}" for _ in range(10) for part, text in words.items()]
@@ -404,6 +414,7 @@ def test_a_split_column_of_texts(tmp_path):
 
     task = build(rows)
     assert default_studies.file_task(str(path), text_column="body", split_column="part")[0] == "text_file"
+    assert build(rows).settings["split_column"] == "part"
     assert task.describe_data()["split"] == "the parts that the column 'part' names"
     shown = {split: "".join(task.decode(task.evaluation(split)[0].tokens[0])) for split in task.splits()}
     assert "delta" in shown["test"] and "gamma" in shown["validation"] and "alpha" not in "".join(shown.values())

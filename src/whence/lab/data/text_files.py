@@ -23,6 +23,8 @@ from whence.lab.data.tables import (
 
 #: with fewer files than this, the end of every file is held out instead of whole files
 MIN_FILES = 10
+#: a table with fewer rows has no test part: a tenth of the rows, rounded down
+MIN_ROWS = 10
 
 
 @dataclass
@@ -95,7 +97,7 @@ def corpus_of_table(table: Table, column: str, split_column: str = "") -> Corpus
         return Corpus(named, how, len(texts), bad, notes=table.notes)
     pieces = _cut([text for _, text in texts])
     how = "the last tenth of the rows is the test part, the tenth before it the validation part"
-    cut = {part: "".join(own) for part, own in zip(("train", "validation", "test"), pieces, strict=True)}
+    cut = {part: "".join(own) for part, own in zip(("train", "validation", "test"), pieces, strict=True) if own}
     return Corpus(cut, how, len(texts), bad, notes=[*table.notes, *table.notice_split_columns()])
 
 

@@ -72,8 +72,7 @@ class LabelledFile(Classification):
         sha256: str = "",
     ) -> None:
         require_at_least(self.name, "context", context, 1)
-        require_at_least(self.name, "words", words, 3)
-        require_same_data(path, tokens, sha256)
+        _check_inputs(self.name, path, tokens, words, sha256)
         columns = {"--text-column": text_column, "--label-column": label_column, "--split-column": split_column or None}
         rows = Rows(
             load_table(path, columns), {"text": text_column}, label_column, split_column, split_seed, skip_bad_rows
@@ -91,19 +90,9 @@ class LabelledFile(Classification):
             for part, texts in encoded.items()
         }
         self.class_names = tuple(classes)
-        settings = {
-            "file": Path(path).name,
-            "classes": classes,
-            "tokens": token_unit(tokens),
-            "words": words,
-            "split_seed": split_seed,
-            "split_column": split_column,
-            "mask_padding": mask_padding,
-            "bad_rows": rows.bad_rows,
-            "data_hash": content_hash(
-                [part for own in rows.by_part.values() for e in own for part in (*e.texts, e.label)]
-            ),
-        }
+        hashed = [part for own in rows.by_part.values() for e in own for part in (*e.texts, e.label)]
+        settings = _record_settings(path, tokens, words, split_column, split_seed, rows.bad_rows, hashed)
+        settings |= {"classes": classes, "mask_padding": mask_padding}
         tests = {part: own for part, own in items.items() if part != "train"}
         self.validation = "validation" if "validation" in tests else None
         super().__init__(items["train"], tests, tokenizer, len(classes), mask_padding, settings)
@@ -111,7 +100,7 @@ class LabelledFile(Classification):
         self._facts = rows.facts(labels=True) | {
             "lengths": describe_lengths(lengths, context, token_unit(tokens)),
             "unknown": unknown_share(inner, encoded, 1),
-            "tokens": f"{token_unit(tokens)}; a vocabulary of {tokenizer.size:,}",
+            "tokens": _describe_tokens(tokens, tokenizer.size),
         }
 
     def describe_data(self) -> dict[str, Any]:
@@ -154,31 +143,26 @@ class TextFile(LanguageModelling):
         sha256: str = "",
         lengths: Sequence[int] | None = None,
     ) -> None:
-        require_at_least(self.name, "words", words, 3)
-        require_same_data(path, tokens, sha256)
+        _check_inputs(self.name, path, tokens, words, sha256)
         if text_column or hub.is_hub_name(path):
             column = text_column or "text"
             columns = {"--text-column": column, "--split-column": split_column or None}
-            corpus = text_files.corpus_of_table(load_table(path, columns), column, split_column)
+            corpus, unit = text_files.corpus_of_table(load_table(path, columns), column, split_column), "rows"
         else:
-            corpus = text_files.read_corpus(Path(path), split_seed)
+            corpus, unit = text_files.read_corpus(Path(path), split_seed), "lines"
         rule = "every row needs a text and a split" if split_column else "a text is UTF-8 and not empty"
         bad_rows = report_bad_rows(Path(path).name, corpus.bad, corpus.units, skip_bad_rows, rule)
         for part in ("train", "test"):
             if part not in corpus.parts:
-                got = f"only {', '.join(corpus.parts)} in {Path(path).name}"
+                got = f"only {', '.join(corpus.parts) or 'empty parts'} in {Path(path).name} with {corpus.units} {unit}"
                 remedy = f"add {'rows of' if split_column else 'a file whose name starts with'} {part}"
+                if corpus.units < text_files.MIN_ROWS and not split_column and unit == "rows":
+                    remedy = f"add rows: {text_files.MIN_ROWS} are needed, since a tenth of them is the test part"
                 raise usage_error("--data", got, "there must be texts for training and for test", remedy)
         tokenizer = build_tokenizer(tokens, [corpus.parts["train"]], words)
         encoded = {part: tokenizer.encode(text) for part, text in corpus.parts.items()}
-        settings = {
-            "file": Path(path).name,
-            "tokens": token_unit(tokens),
-            "words": words,
-            "split_seed": split_seed,
-            "bad_rows": bad_rows,
-            "data_hash": content_hash([part for item in corpus.parts.items() for part in item]),
-        }
+        hashed = [part for item in corpus.parts.items() for part in item]
+        settings = _record_settings(path, tokens, words, split_column, split_seed, bad_rows, hashed)
         self.unit = token_unit(tokens).removesuffix("s") if tokens in TOKENS else "token"
         validation = encoded.get("validation")
         how = corpus.how
@@ -255,8 +239,7 @@ class PairsFile(Task):
         sha256: str = "",
     ) -> None:
         require_at_least(self.name, "context", context, 4)
-        require_at_least(self.name, "words", words, 3)
-        require_same_data(path, tokens, sha256)
+        _check_inputs(self.name, path, tokens, words, sha256)
         columns = {
             "--source-column": source_column,
             "--target-column": target_column,
@@ -274,23 +257,15 @@ class PairsFile(Task):
         }
         self.parts = {part: _pad_pairs(own, context) for part, own in encoded.items()}
         self.validation = "validation" if "validation" in self.parts else None
-        self.settings = {
-            "task": self.name,
-            "file": Path(path).name,
-            "tokens": token_unit(tokens),
-            "words": words,
-            "context": context,
-            "split_seed": split_seed,
-            "split_column": split_column,
-            "bad_rows": rows.bad_rows,
-            "data_hash": content_hash([text for own in rows.by_part.values() for e in own for text in e.texts]),
-        }
+        hashed = [text for own in rows.by_part.values() for e in own for text in e.texts]
+        settings = _record_settings(path, tokens, words, split_column, split_seed, rows.bad_rows, hashed)
+        self.settings = {"task": self.name, "context": context} | settings
         totals = [len(source) + len(target) + 1 for own in encoded.values() for source, target in own]
         unknown = {part: [text for pair in own for text in pair] for part, own in encoded.items()}
         self._facts = rows.facts(labels=False) | {
             "lengths": describe_lengths(totals, context, f"{token_unit(tokens)} of source, separator and target"),
             "unknown": unknown_share(inner, unknown, 1 + 3),  # after the reserved tokens
-            "tokens": f"{token_unit(tokens)}; a vocabulary of {self.vocab_size:,}",
+            "tokens": _describe_tokens(tokens, self.vocab_size),
         }
 
     def hold_out_validation(self) -> None:
@@ -336,6 +311,32 @@ class PairsFile(Task):
 
     def describe_data(self) -> dict[str, Any]:
         return self._facts
+
+
+def _check_inputs(name: str, path: str, tokens: str, words: int, sha256: str) -> None:
+    """Raise before the data are read if the vocabulary is too small or the data are not those of the study."""
+    require_at_least(name, "words", words, 3)
+    require_same_data(path, tokens, sha256)
+
+
+def _record_settings(
+    path: str,
+    tokens: str,
+    words: int,
+    split_column: str,
+    split_seed: int,
+    bad_rows: dict[str, Any],
+    hashed: Sequence[str],
+) -> dict[str, Any]:
+    """What every task on a file records about its data. ``hashed`` has all texts, in the order of the parts."""
+    return {
+        "file": Path(path).name, "tokens": token_unit(tokens), "words": words, "split_seed": split_seed,
+        "split_column": split_column, "bad_rows": bad_rows, "data_hash": content_hash(hashed),
+    }  # fmt: skip
+
+
+def _describe_tokens(tokens: str, size: int) -> str:
+    return f"{token_unit(tokens)}; a vocabulary of {size:,}"
 
 
 def _pad_pairs(pairs: Sequence[tuple[list[int], ...]], context: int) -> Pairs:
