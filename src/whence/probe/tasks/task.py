@@ -44,6 +44,7 @@ class Prompt:
     rivals: tuple[str, ...]
     owners: tuple[int | None, ...]  # for the answer and each rival: the slot that contains it
     accepted: tuple[str, ...]
+    labels: tuple[int, ...] = ()  # the characters at the beginning of each slot that are its label; none by default
 
 
 @dataclass(frozen=True)
@@ -138,12 +139,13 @@ class ProbeTask:
         return replace(self, items=self.items[:count])
 
     def _build_prompt(self, item: Item, texts: list[str], gold: int | None, owners: tuple[int | None, ...]) -> Prompt:
-        text, spans = self.head, []
+        text, spans, labels = self.head, [], []
         for number, slot in enumerate(texts):
             text += self.joint if number else ""
-            start = len(text)
-            text += self.label.format(number=number + 1) + slot
+            start, label = len(text), self.label.format(number=number + 1)
+            text += label + slot
             spans.append((start, len(text)))
+            labels.append(len(label))
         text += self.tail.format(question=item.question)
         return Prompt(
             text,
@@ -153,6 +155,7 @@ class ProbeTask:
             tuple(self.lead + rival for rival in item.rivals),
             owners,
             item.answers,
+            tuple(labels),
         )
 
 
