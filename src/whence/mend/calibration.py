@@ -148,9 +148,9 @@ class Calibrator:
         biases = {layer: torch.zeros_like(attention) for layer, attention in plain.items()}
         for place in range(max(map(len, documents))):
             which = [index for index, spans in enumerate(documents) if len(spans) > place]
-            spans = [documents[index] for index in which]
+            their_documents = [documents[index] for index in which]
             replaced = [self._replace(rows[index], documents[index][place]) for index in which]
-            for layer, attention in self._read(replaced, spans).items():
+            for layer, attention in self._read(replaced, their_documents).items():
                 biases[layer][which, :, place] = attention[..., place]
         if self.cure.scope == "model" and plain:
             plain, biases = (_average(attention) for attention in (plain, biases))
