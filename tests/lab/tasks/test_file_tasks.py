@@ -397,7 +397,7 @@ def test_a_table_with_too_few_rows_for_a_test_part(tmp_path):
     path.write_text("text\n" + "a row of a few words\n" * 9)
     said = refused(lambda: load("text_file", path=str(path), text_column="text", context=4))
     assert "--data" in said and "few.csv with 9 rows" in said and "add rows: 10" in said
-    path.write_text("text\n" + "a row of a few words and more\n" * 10)
+    path.write_text("text\n" + "a row of a few words and many more words after it\n" * 10)
     task = load("text_file", path=str(path), text_column="text", context=4, lengths=[1])
     assert task.settings["split_column"] == ""
 
