@@ -27,6 +27,7 @@ from whence import records
 from whence.attention.backends import BACKENDS
 from whence.lab.results import collect_findings, collect_study, load_study
 from whence.lab.study import PERCENT_METRICS
+from whence.mend.catalogue import CURES
 from whence.position.catalogue import CATALOGUE, SHORT_NAMES
 from whence.probe.findings import findings as probe_findings
 from whence.report.comparison.verdicts import headline
@@ -205,6 +206,16 @@ def _megabytes(row: dict[str, Any] | None) -> str:
     return "-" if row is None else "no room" if row["extra_megabytes"] is None else f"{row['extra_megabytes']:.0f} MB"
 
 
+def cures() -> str:
+    """The built-in cures with their classes, settings and papers."""
+    rows = []
+    for name, kind in CURES.items():
+        settings = list(inspect.signature(kind).parameters)
+        about = (inspect.getdoc(kind) or "").partition("\n")[0]
+        rows.append([f"`{name}`", f"`{kind.__name__}`", about, ", ".join(f"`{one}`" for one in settings), kind.paper])
+    return markdown(["name", "class", "what it does", "settings", "paper"], rows)
+
+
 def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
     """The generated parts of each page, by the name in their markers ``<!-- name -->``."""
     folder = ROOT / "benchmarks" / "records"
@@ -224,6 +235,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "statistics.md": {name: lambda rows=rows: markdown(*rows(simulation)) for name, rows in simulated.items()},
         "comparing.md": {"plain-files": plain_files},
         "mechanisms.md": {"mechanisms": mechanisms, "short-names": short_names},
+        "mending.md": {"cures": cures},
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
         "api.md": {"api": api},

@@ -13,7 +13,7 @@ from whence.mend import trial as trials
 from whence.mend.judgement import collect_trial
 from whence.mend.recipe import apply_recipe, write_recipe
 from whence.mend.trial import Trial, label_cure
-from whence.mend.trial_plan import TrialPlan, quick_trial_plan, split_items, split_rounds
+from whence.mend.trial_plan import TrialPlan, split_items, split_rounds
 from whence.probe.identity import identify
 from whence.probe.plan import TaskSpec
 from whence.probe.probed_model import tiny_random_model
@@ -39,7 +39,9 @@ class Refused:
 
 def small_trial(folder, **changes):
     lm = tiny_random_model()
-    plan = dataclasses.replace(quick_trial_plan(), identity=identify(lm), **changes)
+    tasks = (TaskSpec("key-value", 8, 2, {"pairs": 3}), TaskSpec("needle", 8, 2, {"pieces": 3, "words": 6}))
+    plan = TrialPlan("quick", **{"tasks": tasks, "search_items": 2, "texts": 2, "tokens": 64} | changes)
+    plan = dataclasses.replace(plan, identity=identify(lm))
     return Trial(lm, plan, [spec.build() for spec in plan.tasks], folder)
 
 
@@ -60,7 +62,7 @@ def test_halves_and_rounds_share_no_item(done):
         search, *rounds = (halves[task, half, number] for half, number in (("search", 0), ("judge", 0), ("judge", 1)))
         assert not search & (rounds[0] | rounds[1]) and not rounds[0] & rounds[1]
         assert rounds[0] | rounds[1] == set(split_items(8, 0)[1])
-    assert split_rounds([1], 3) == [[1]]
+    assert split_rounds([1], 3) == [[], [], [1]]
 
 
 def test_findings(done):
@@ -102,7 +104,7 @@ def test_a_stopped_trial_names_what_is_missing_and_resumes(tmp_path):
         trial.run(CURES, stop)
     findings = collect_trial(trial.folder)
     assert [cure["name"] for cure in findings["cures"]] == ["log-n"]
-    assert any("attention-temperature" in one and "not measured" in one for one in findings["missing"])
+    assert any("attention-temperature" in one and "nothing is complete" in one for one in findings["missing"])
     assert "Not measured yet" in page(findings)
 
 

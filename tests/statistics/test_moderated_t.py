@@ -33,17 +33,34 @@ def test_the_pooled_variance_is_the_residual_of_the_additive_model():
     design = np.hstack([np.eye(6)[seeds], np.eye(4)[arms]])
     errors = values[mask] - design @ np.linalg.lstsq(design, values[mask], rcond=None)[0]
     assert layout.freedom == mask.sum() - 9
-    residuals = values[mask][None] @ layout.project
+    residuals = layout.residuals(layout.center(values[None])[1])
+    assert residuals[0] == pytest.approx(errors)
     assert layout.pooled_variance(residuals)[0] == pytest.approx((errors**2).sum() / layout.freedom)
     complete = Layout(np.ones((6, 4), bool), PAIRS)
     assert complete.freedom == 15 and complete.arm_freedom == pytest.approx([5] * 4)
+
+
+def test_a_reference_of_many_seeds_is_simulated_with_some_of_them(monkeypatch):
+    mask = np.ones((40, 4), bool)
+    mask[20:, 2] = False
+    pairs = [(arm, 0) for arm in (1, 2, 3)]
+    whole = Reference(Layout(mask, pairs), reference_scenarios("baseline"), draws=4000)
+    monkeypatch.setattr(moderated_t, "MOST_SIMULATED", 20)
+    thinned = Layout(mask, pairs).thin(20)
+    assert thinned.mask.shape == (20, 4) and thinned.mask[:, 2].sum() == 10
+    fewer = Reference(Layout(mask, pairs), reference_scenarios("baseline"), draws=4000)
+    assert fewer.critical_z(0.05) == pytest.approx(whole.critical_z(0.05), abs=0.1)
+    mask[1:, 1] = mask[1:, 3] = False
+    mask[1, 1] = True  # every second seed would leave arm 1 with one
+    layout = Layout(mask, pairs)
+    assert layout.thin(20) is layout
 
 
 def test_estimates_and_errors_against_loops():
     mask, values = failed_runs(), np.random.default_rng(1).normal(70, 2, (6, 4)) * [1, 1, 3, 1]
     layout = Layout(mask, PAIRS)
     estimates, errors, freedom = (part[0] for part in layout.statistics(values[None]))
-    residuals = values.ravel()[layout.cells][None] @ layout.project
+    residuals = layout.residuals(layout.center(values[None])[1])
     pooled, prior = layout.pooled_variance(residuals)[0], layout.prior_freedom(residuals)[0]
     for place, (a, b) in enumerate(PAIRS):
         common = mask[:, a] & mask[:, b]
@@ -76,7 +93,7 @@ def test_the_prior_is_half_of_smyths_estimate_within_its_range():
     layout = Layout(np.ones((5, 8), bool), [(arm, 0) for arm in range(1, 8)])
     scale = np.array([1, 1, 1, 1, 2, 2, 3, 3.0])
     values = np.random.default_rng(3).normal(size=(200, 5, 8)) * scale
-    residuals = values.reshape(200, -1) @ layout.project
+    residuals = layout.residuals(layout.center(values)[1])
     prior = layout.prior_freedom(residuals)
     logs = np.log((residuals**2).reshape(200, 5, 8).sum(axis=1))
     excess = logs.var(axis=1, ddof=1) - special.polygamma(1, 2)
@@ -89,7 +106,7 @@ def test_spreads_that_differ_more_give_a_smaller_prior():
     layout = Layout(np.ones((8, 8), bool), [(arm, 0) for arm in range(1, 8)])
     own = np.random.default_rng(4).normal(size=(500, 8, 8))
     means = [
-        layout.prior_freedom((own * np.linspace(1, widest, 8)).reshape(500, -1) @ layout.project).mean()
+        layout.prior_freedom(layout.residuals(layout.center(own * np.linspace(1, widest, 8))[1])).mean()
         for widest in (1, 2, 4, 8)
     ]
     assert means == sorted(means, reverse=True)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from whence.mend import Intervention
     from whence.mend.trial_plan import TrialPlan
 
+COMMAND = "whence mend"
 HELP = (
     "Try cures for the positional bias of a pretrained model, judge each on held-out items, and write a self-contained "
     "HTML report. Save the best one as a recipe."
@@ -103,8 +104,8 @@ def mend(
             trial.run(cures, notify)
     except OutOfTime:
         print(f"stopped after {budget}; run the same command to resume. Records: {trial.folder}", file=sys.stderr)
-    print(f"report: {write_trial_report(trial.folder)}")
-    save_recipe(trial.folder, lm.model, cures, recipe)
+    findings = write_trial_report(trial.folder)
+    save_recipe(trial.folder, findings, lm.model, cures, recipe)
 
 
 def trial_plan(
@@ -122,14 +123,14 @@ def trial_plan(
     from whence.probe.probed_model import QUICK
     from whence.probe.tasks import TASKS
 
-    count, files = split_items_option(items)
+    count, files = split_items_option(items, COMMAND)
     own_only = (task or files) and all(name not in TASKS for name in task or ())
     base = (
         plans.quick_trial_plan()
         if model == QUICK
         else plans.default_trial_plan(model, not own_only and has_documents())
     )
-    specs = select_tasks(base.tasks, task, count, length, files, slots)
+    specs = select_tasks(base.tasks, task, count, length, files, slots, COMMAND)
     specs = tuple(one.with_items_hash() if one.is_custom else one for one in specs)
     return dataclasses.replace(base, tasks=specs, score=score, margin=plans.MARGIN if margin is None else margin)
 
@@ -148,14 +149,14 @@ def load_cures(texts: list[str] | None, short: bool) -> list[Intervention]:
     return cures
 
 
-def save_recipe(folder: Path, model: Any, cures: list[Intervention], name: str | None) -> None:
+def save_recipe(
+    folder: Path, findings: dict[str, Any], model: Any, cures: list[Intervention], name: str | None
+) -> None:
     """Write the recipe of the best cure if it is better, or of the cure with a name."""
-    from whence.mend.judgement import collect_trial
     from whence.mend.recipe import write_recipe
     from whence.mend.trial import label_cure, with_settings
     from whence.report.mend.sentences import best_cure
 
-    findings = collect_trial(folder)
     chosen = best_cure(findings)
     if name is not None:
         chosen = next((one for one in findings["cures"] if name in (one["name"], one["label"], one["text"])), None)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-#: columns of the table on the terminal; the page has all of them, with intervals
-SHOWN = ("cure", "verdict", "difference, points", "average, %", "worst position, %", "gap, points", "time to read")
-CAPTION = "Items of the judging half; corrected for the number of cures. Time is a ratio to the untouched model."
+from whence.report.formatting import NO_VALUE, format_number
+
+HEAD = ("cure", "verdict", "change", "average", "worst", "gap", "time")
+CAPTION = (
+    "Accuracy in % on the judging half; change in points, corrected for the number of cures. Worst: worst position. Gap: best "
+    "minus worst position. Time to read a prompt, as a ratio to the untouched model. The report has intervals."
+)
 
 
-def write_trial_report(folder: Path, out: Path | None = None) -> Path:
-    """The table on the terminal and the page, from the records of a trial alone."""
+def write_trial_report(folder: Path, out: Path | None = None) -> dict[str, Any]:
+    """The table on the terminal and the page, from the records of a trial alone. Returns the findings."""
     from whence import records
     from whence.mend.judgement import collect_trial
     from whence.report.mend import page
@@ -20,7 +24,8 @@ def write_trial_report(folder: Path, out: Path | None = None) -> Path:
     print_trial(findings)
     path = out or folder / "report.html"
     records.write_text(path, page(findings))
-    return path
+    print(f"report: {path}")
+    return findings
 
 
 def print_trial(findings: dict[str, Any]) -> None:
@@ -28,18 +33,17 @@ def print_trial(findings: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from whence.report.mend.page import cure_rows
+    from whence.report.mend.page import verdict_rows
     from whence.report.mend.sentences import trial_answer
 
-    head, rows = cure_rows(findings)
-    shown = [head.index(name) for name in SHOWN]
     table = Table(title=findings["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
                   padding=(0, 1, 0, 0))  # fmt: skip
-    for column in shown:
-        table.add_column(head[column].replace("difference", "change"), no_wrap=head[column] != "verdict")
-    for row, verdict in zip(rows, ["–", *(cure["verdict"] for cure in findings["cures"])], strict=True):
-        cells = [verdict if head[column] == "verdict" else row[column].partition(" (")[0] for column in shown]
-        table.add_row(*cells)
+    for name in HEAD:
+        table.add_column(name, no_wrap=True)
+    times = [NO_VALUE, *(format_number(cure["ratios"]["prompt_seconds"], 2) for cure in findings["cures"])]
+    for row, seconds in zip(verdict_rows(findings), times, strict=True):
+        name, verdict, *numbers = row[:6]
+        table.add_row(name, verdict.partition(";")[0], *(cell.partition(" (")[0] for cell in numbers), seconds)
     console = Console(highlight=False)
     console.print(table)
     for cure in findings["unavailable"]:

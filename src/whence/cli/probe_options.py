@@ -86,6 +86,7 @@ def select_tasks(
     lengths: Sequence[int] | None,
     files: Sequence[str] = (),
     slots: str | None = None,
+    command: str = "whence probe",
 ) -> tuple[TaskSpec, ...]:
     """The named tasks of a plan and custom tasks, with so many items, each at every length.
 
@@ -99,7 +100,7 @@ def select_tasks(
         ]
         if unknown:
             raise usage_error(
-                "whence probe --task",
+                f"{command} --task",
                 ", ".join(unknown),
                 f"this plan has {', '.join(known)}",
                 did_you_mean(unknown[0], known, "name one of them, or module:Name for your own"),
@@ -109,9 +110,9 @@ def select_tasks(
     if lengths:
         specs = plans.at_lengths(specs, lengths)
     if slots is not None:
-        counts = parse_numbers("--slots", slots, 1)
+        counts = parse_numbers("--slots", slots, 1, command)
         if counts == (1,):
-            raise usage_error("whence probe --slots", slots, "a curve has at least two slots", "give a larger count")
+            raise usage_error(f"{command} --slots", slots, "a curve has at least two slots", "give a larger count")
         slot_settings: dict[str, Any] = (
             {"num_gold_slots": counts[0]} if len(counts) == 1 else {"gold_slots": tuple(n - 1 for n in counts)}
         )
@@ -126,7 +127,7 @@ def task_from_file(file: str, items: int | None) -> TaskSpec:
     return TaskSpec(ITEMS, count, settings={"file": file}, name=name or ITEMS)
 
 
-def split_items_option(values: Sequence[str] | None) -> tuple[int | None, list[str]]:
+def split_items_option(values: Sequence[str] | None, command: str = "whence probe") -> tuple[int | None, list[str]]:
     """The values of ``--items``: a number of items, and files.
 
     >>> split_items_option(["mine.jsonl", "20"])
@@ -135,11 +136,11 @@ def split_items_option(values: Sequence[str] | None) -> tuple[int | None, list[s
     counts = [one for one in values or () if re.fullmatch(r"[+-]?\d+", one)]
     files = [one for one in values or () if one not in counts]
     if len(counts) > 1 or any(int(one) < 1 for one in counts):
-        raise usage_error("whence probe --items", " and ".join(counts), "it is one number of at least 1", "give one")
+        raise usage_error(f"{command} --items", " and ".join(counts), "it is one number of at least 1", "give one")
     return int(counts[0]) if counts else None, files
 
 
-def parse_numbers(option: str, text: str, least: int) -> tuple[int, ...]:
+def parse_numbers(option: str, text: str, least: int, command: str = "whence probe") -> tuple[int, ...]:
     """Whole numbers with commas between them.
 
     >>> parse_numbers("--layers", "1,3, 5", 0)
@@ -148,7 +149,7 @@ def parse_numbers(option: str, text: str, least: int) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and int(part) >= least for part in parts) or len(set(parts)) < len(parts):
         raise usage_error(
-            f"whence probe {option}", repr(text), f"it is whole numbers from {least} on, each once", "write 1,3,5"
+            f"{command} {option}", repr(text), f"it is whole numbers from {least} on, each once", "write 1,3,5"
         )
     return tuple(int(part) for part in parts)
 

@@ -66,7 +66,7 @@ def report_folder(folder: Path, out: Path | None) -> None:
             "name the folder of one of them",
         )
     for trial in trials:
-        print(f"report: {write_trial_report(trial, out)}")
+        write_trial_report(trial, out)
     for probe in probes:
         print(f"report: {probe_report.write_report(probe, out)}")
     page = out or folder / "report.html"

@@ -29,6 +29,7 @@ from whence.statistics import AnalysisPlan, PairedComparison, compare_paired
 Record = dict[str, Any]
 ByTask = dict[str, list[Record]]
 
+ROUNDING = 1e-4  # a relative change of a log-likelihood below it is rounding
 TAIL = 0.025  # of an interval, on each side
 RATIOS = ("tokens_read", "prompt_seconds", "token_seconds", "peak_bytes")
 ORDER = ("better", "undecided", "equivalent", "worse")
@@ -54,6 +55,7 @@ def collect_trial(folder: Path, command: str = "") -> Record:
     answers = [one for one in every if one["kind"] == ANSWERS]
     usable = [label for label, one in about.items() if "unavailable" not in one]
     judged, missing = select_rounds(plan, content["tasks"], answers, [UNTOUCHED, *usable])
+    names = {UNTOUCHED: UNTOUCHED} | {label: one["cure"]["name"] for label, one in about.items()}
     if UNTOUCHED not in judged:
         raise usage_error(
             "whence report",
@@ -80,6 +82,7 @@ def collect_trial(folder: Path, command: str = "") -> Record:
             "ratios": {name: ratio(about[label]["costs"], name) for name in RATIOS},
             "perplexity": compare_perplexity(texts.get(UNTOUCHED), texts.get(label)),
             "at_best": compare_at_best(plan, judged, label, best_slots),
+            "changed": changes_scores(judged[UNTOUCHED], judged[label]),
         }
         for label in usable
         if label in judged
@@ -106,7 +109,10 @@ def collect_trial(folder: Path, command: str = "") -> Record:
             for one in about.values()
             if "unavailable" in one
         ],
-        "missing": missing,
+        "missing": [
+            f"{names[label]} ({f'{rounds} of {plan.rounds} rounds are' if rounds else 'nothing is'} complete)"
+            for label, rounds in missing.items()
+        ],
     }
 
 
@@ -127,13 +133,13 @@ def read_records(folder: Path, plan: TrialPlan) -> list[Record]:
 
 def select_rounds(
     plan: TrialPlan, tasks: Sequence[Record], answers: Sequence[Record], labels: Sequence[str]
-) -> tuple[dict[str, ByTask], list[str]]:
-    """The records of the complete rounds of every label, by task, and the names of what is incomplete.
+) -> tuple[dict[str, ByTask], dict[str, int]]:
+    """The records of the complete rounds of every label, by task, and the number of complete rounds where some are missing.
 
     A round is complete if it has every slot of every task. A later round counts only after the earlier ones.
     """
     judged: dict[str, ByTask] = {}
-    missing: list[str] = []
+    missing: dict[str, int] = {}
     for label in labels:
         own = [one for one in answers if one["label"] == label and one["half"] == JUDGE]
         found = {(one["round"], one["task"], one["condition"]) for one in own}
@@ -143,7 +149,7 @@ def select_rounds(
                 (number, task["task"], slot)
                 for task in tasks
                 for slot in task["gold_slots"]
-                if number < len(split_rounds(split_items(task["items"], plan.seed)[1], plan.rounds))
+                if split_rounds(split_items(task["items"], plan.seed)[1], plan.rounds)[number]
             ]
             if not all(key in found for key in needed):
                 break
@@ -155,7 +161,7 @@ def select_rounds(
                     by_task.setdefault(one["task"], []).append(one)
             judged[label] = by_task
         if rounds < plan.rounds:
-            missing.append(f"{label}: {rounds} of {plan.rounds} rounds" if rounds else f"{label}: not measured")
+            missing[label] = rounds
     return judged, missing
 
 
@@ -164,13 +170,9 @@ def judge(plan: TrialPlan, judged: Mapping[str, ByTask]) -> PairedComparison | N
     if len(judged) < 2:
         return None
     values = {label: item_values(plan, by_task) for label, by_task in judged.items()}
-    counts = [
-        len(split_rounds(split_items(spec.items, plan.seed)[1], plan.rounds)[number])
-        for number in range(plan.rounds)
-        for spec in plan.tasks
-        if number < len(split_rounds(split_items(spec.items, plan.seed)[1], plan.rounds))
-    ]
-    looks = [sum(counts[: len(plan.tasks) * (number + 1)]) for number in range(plan.rounds)]
+    rounds = [split_rounds(split_items(spec.items, plan.seed)[1], plan.rounds) for spec in plan.tasks]
+    counts = [sum(len(own[number]) for own in rounds) for number in range(plan.rounds)]
+    looks = [sum(counts[: number + 1]) for number in range(plan.rounds) if counts[number]]
     analysis = AnalysisPlan(
         baseline=UNTOUCHED, margin=plan.margin, looks=tuple(looks) if looks[0] >= 2 else (), unit="points"
     )
@@ -252,6 +254,26 @@ def compare_at_best(
             table = torch.tensor([[sides[1][item] - sides[0][item]] for item in common], dtype=torch.float64)
             differences.append(table)
     return interval_over_tasks(differences, lambda means: means[..., 0]) if differences else None
+
+
+def changes_scores(untouched: ByTask, cured: ByTask) -> bool:
+    """Whether a cure changed any answer's likelihood, or any generated text, of the items that both have."""
+    before, after = (
+        {
+            (task, one["condition"], row["item"]): row.get("loglikelihood", row.get("output"))
+            for task, own in by_task.items()
+            for one in own
+            for row in one["rows"]
+        }
+        for by_task in (untouched, cured)
+    )
+    return any(_differs(before[key], after[key]) for key in before.keys() & after.keys())
+
+
+def _differs(before: Any, after: Any) -> bool:
+    if isinstance(before, float) and isinstance(after, float):
+        return abs(before - after) > ROUNDING * max(1.0, abs(before))
+    return bool(before != after)
 
 
 def compare_perplexity(untouched: Record | None, cured: Record | None) -> Record | None:

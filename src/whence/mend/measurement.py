@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from whence import hf
+from whence.mend.answer_loss import document_spans
 from whence.mend.cure import Cure
 from whence.mend.protocol import Intervention
 from whence.probe import likelihood
 from whence.probe.likelihood import MAX_SCORED_TOKENS, Branches
 from whence.probe.measurement import generate_answers
-from whence.probe.probed_model import ProbedModel, pad_batch, token_span
+from whence.probe.probed_model import ProbedModel, pad_batch
 from whence.probe.tasks.task import Prompt, Span
 
 #: tokens of repeated caches in memory at a time, as a multiple of the tokens of a batch
@@ -54,13 +55,8 @@ def tokenize_prompts(lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int
 
 
 def locate_documents(lm: ProbedModel, prompt: Prompt) -> tuple[list[int], tuple[Span, ...]]:
-    """The tokens of a prompt and the spans of its documents. A token between two documents belongs to the first."""
-    encoded = lm.tokenizer(prompt.text, return_offsets_mapping=True, add_special_tokens=not lm.chat)
-    spans: list[Span] = []
-    for start, end in prompt.slots:
-        first, last = token_span(encoded["offset_mapping"], start, end)
-        spans.append((max(first, spans[-1][1]) if spans else first, last))
-    return list(encoded["input_ids"]), tuple(spans)
+    """The tokens of a prompt and the token spans of its documents."""
+    return lm.tokens(prompt.text), tuple(document_spans(lm, prompt))
 
 
 def rewrite_prompts(lm: ProbedModel, cure: Intervention | None, prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -68,8 +68,9 @@ def list_parts(plan: TrialPlan, tasks: Sequence[ProbeTask]) -> tuple[list[Part],
             Part(task, spec.label, slot, SEARCH, 0, tuple(search[: max(plan.search_items, 1)])) for slot in slots
         ]
         for number, items in enumerate(split_rounds(judge, plan.rounds)):
-            rounds[number] += [Part(task, spec.label, slot, JUDGE, number, tuple(items)) for slot in slots]
-    return searching, [parts for parts in rounds if parts]
+            if items:
+                rounds[number] += [Part(task, spec.label, slot, JUDGE, number, tuple(items)) for slot in slots]
+    return searching, rounds
 
 
 class Trial:

@@ -22,6 +22,7 @@ from whence.statistics.samples import load_distributions
 FEATURE = "whence.statistics.compare_paired"
 DRAWS = 10_000
 CELLS = 400_000  # numbers of one block of simulated data sets, which limits memory
+MOST_SIMULATED = 64  # seeds of a simulated data set
 SPREAD_RATIO = 4.0  # between the widest and the narrowest arm of the unequal references
 TOLERANCE = 1.3  # the error rate with unequal spreads may be this multiple of alpha: 0.065 at 0.05
 SHARED = 0.9  # share of the variance that arms of a seed have in common where spreads are proportional
@@ -64,30 +65,52 @@ class Layout:
         self.counts = self.common.sum(axis=0)
         self.testable = self.counts >= 2
         self.cells = numpy.nonzero(mask.ravel())[0]
-        self.project = self._residual_projection()
-        self.freedom = round(float(numpy.trace(self.project)))
+        self._center_indicators()
         arms = mask.shape[1]
         owners = self.cells % arms
-        blocks = [self.project[numpy.ix_(owners == arm, owners == arm)] for arm in range(arms)]
-        traces = numpy.array([block.trace() for block in blocks])
+        traces, squares = self._projection_blocks(owners, arms)
+        self.freedom = round(float(traces.sum()))
         varied = traces > 1e-9
         self.owners = numpy.array([(owners == arm) / traces[arm] for arm in range(arms) if varied[arm]]).T
-        self.arm_freedom = numpy.array(
-            [traces[arm] ** 2 / (blocks[arm] ** 2).sum() for arm in range(arms) if varied[arm]]
-        )
+        self.arm_freedom = traces[varied] ** 2 / squares[varied]
         digamma, polygamma = (getattr(load_distributions(FEATURE), name) for name in ("digamma", "polygamma"))
         half = self.arm_freedom / 2
         self.log_bias = digamma(half) - numpy.log(half)
         self.log_variance = float(polygamma(1, half).mean()) if len(half) else 0.0
 
-    def _residual_projection(self) -> Any:
-        """The matrix that maps the observed values to their residuals from the sum of an arm and a seed effect."""
+    def _center_indicators(self) -> None:
+        """The indicators of the arms in the observed cells, centered within seeds, and the inverse of their products.
+
+        The residuals from the sum of an arm and a seed effect are values centered within seeds minus their projection on
+        these columns (Frisch and Waugh 1933, Econometrica 1). The cost grows with the cells and not with their square.
+        """
         numpy = self.numpy
         seeds, arms = self.mask.shape
-        rows = numpy.zeros((len(self.cells), seeds + arms))
-        rows[numpy.arange(len(self.cells)), self.cells // arms] = 1
-        rows[numpy.arange(len(self.cells)), seeds + self.cells % arms] = 1
-        return numpy.eye(len(self.cells)) - rows @ numpy.linalg.pinv(rows)
+        present = self.mask.astype(float)
+        self.kept = 1 - 1 / numpy.maximum(present.sum(axis=1), 1)  # what centering leaves of a cell, for each seed
+        centered = numpy.eye(arms)[None] - (1 - self.kept)[:, None, None] * present[:, None, :]
+        self.indicators = centered.reshape(seeds * arms, arms)[self.cells]
+        self.inverse = numpy.linalg.pinv(self.indicators.T @ self.indicators)
+
+    def _projection_blocks(self, owners: Any, arms: int) -> tuple[Any, Any]:
+        """For each arm, the trace and the sum of squares of its block of the matrix that maps values to residuals."""
+        numpy = self.numpy
+        diagonal = self.kept[self.cells // arms]
+        explained = ((self.indicators @ self.inverse) * self.indicators).sum(axis=1)
+        traces, squares = [], []
+        for arm in range(arms):
+            own = owners == arm
+            products = self.inverse @ (self.indicators[own].T @ self.indicators[own])
+            traces.append((diagonal[own] - explained[own]).sum())
+            squares.append((diagonal[own] * (diagonal[own] - 2 * explained[own])).sum() + (products * products.T).sum())
+        return numpy.array(traces), numpy.array(squares)
+
+    def thin(self, most: int) -> Layout:
+        """The layout with at most so many of its seeds, spread evenly, unless a contrast would lose its test."""
+        seeds = len(self.mask)
+        chosen = self.numpy.arange(most) * seeds // most if seeds > most else self.numpy.arange(seeds)
+        thinned = Layout(self.mask[chosen], list(zip(self.first, self.second, strict=True)))
+        return thinned if seeds > most and (thinned.testable == self.testable).all() else self
 
     def center(self, values: Any) -> tuple[Any, Any]:
         """The means of the arms, and the deviations from them without the mean deviation of each seed.
@@ -101,8 +124,12 @@ class Layout:
         return centers, (deviations - shared) * present
 
     def residuals(self, deviations: Any) -> Any:
-        """Residuals of the observed values from the sum of an arm and a seed effect: data sets by cells."""
-        return deviations.reshape(len(deviations), -1)[:, self.cells] @ self.project
+        """Residuals of the observed values from the sum of an arm and a seed effect: data sets by cells.
+
+        ``deviations`` are those of ``center``, without the mean of each seed.
+        """
+        values = deviations.reshape(len(deviations), -1)[:, self.cells]
+        return values - (values @ self.indicators @ self.inverse) @ self.indicators.T
 
     def pooled_variance(self, residuals: Any) -> Any:
         return (residuals**2).sum(axis=1) / max(self.freedom, 1)
@@ -183,7 +210,8 @@ def simulate(layout: Layout, scenario: Scenario, draws: int, generator: Any) -> 
 class Reference:
     """The distribution of the largest statistic of a layout where no arm differs, for every scenario.
 
-    Two arms need no simulation: their statistic is Student's t.
+    Two arms need no simulation: their statistic is Student's t. A layout of many seeds is simulated with ``MOST_SIMULATED``
+    of them, spread evenly: beyond that the distribution hardly changes, and fewer seeds have the heavier tails.
     """
 
     def __init__(self, layout: Layout, scenarios: list[Scenario], *, draws: int = DRAWS, seed: int = 0) -> None:
@@ -192,6 +220,7 @@ class Reference:
         self.scenarios, self.draws, self.largest = scenarios, draws, []
         if self.exact or not layout.testable.any():
             return
+        layout = layout.thin(MOST_SIMULATED)
         block = max(1, CELLS // (layout.mask.size + layout.mask.shape[1] ** 2))
         for number, scenario in enumerate(scenarios):
             generator = self.numpy.random.default_rng([seed, number])

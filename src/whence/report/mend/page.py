@@ -10,7 +10,13 @@ from whence.probe.identity import describe_intervention
 from whence.report.formatting import NO_VALUE, format_number, format_signed, is_finite_number
 from whence.report.html_page import definition_list, provenance_section, render_page
 from whence.report.mend import charts
-from whence.report.mend.sentences import describe_rule, describe_verdict, few_items, trial_answer
+from whence.report.mend.sentences import (
+    describe_further_items,
+    describe_rule,
+    describe_verdict,
+    few_items,
+    trial_answer,
+)
 from whence.report.probe.figures import NO_FIGURES, chart_html, has_figures
 from whence.report.probe.model_terms import describe_source, model_details
 from whence.report.probe.tables import table
@@ -76,20 +82,33 @@ def _missing(findings: dict[str, Any]) -> str:
 
 
 HEAD = (
-    "cure", "verdict", "difference, points", "average, %", "worst position, %", "gap, points", "tokens read",
-    "time to read", "time per token", "memory", "perplexity", "at the best position, points",
+    "cure", "verdict", "difference, points", "average, %", "worst position, %", "gap, points", "further items to decide",
+)  # fmt: skip
+COST_HEAD = (
+    "cure", "tokens read", "time to read", "time per token", "memory", "perplexity", "at the best position, points",
 )  # fmt: skip
 
 
-def cure_rows(findings: dict[str, Any]) -> tuple[tuple[str, ...], list[list[str]]]:
-    """The head and the rows of the table of cures; the untouched model comes first."""
-    rows = [["untouched", NO_VALUE, NO_VALUE, *_shares(findings["untouched"]), *[NO_VALUE] * 6]]
-    rows += [
+def verdict_rows(findings: dict[str, Any]) -> list[list[str]]:
+    """The rows of the table of verdicts; the untouched model comes first."""
+    rows = [["untouched", NO_VALUE, NO_VALUE, *_shares(findings["untouched"]), NO_VALUE]]
+    return rows + [
         [
             cure["name"],
             describe_verdict(cure),
             _difference(cure["contrast"]),
             *_shares(cure),
+            describe_further_items(cure),
+        ]
+        for cure in findings["cures"]
+    ]
+
+
+def cost_rows(findings: dict[str, Any]) -> list[list[str]]:
+    """The rows of the table of costs and harm."""
+    return [
+        [
+            cure["name"],
             *(
                 _ratio(cure["ratios"][name])
                 for name in ("tokens_read", "prompt_seconds", "token_seconds", "peak_bytes")
@@ -99,12 +118,11 @@ def cure_rows(findings: dict[str, Any]) -> tuple[tuple[str, ...], list[list[str]
         ]
         for cure in findings["cures"]
     ]
-    return HEAD, rows
 
 
 def _table(findings: dict[str, Any]) -> str:
-    head, rows = cure_rows(findings)
-    caption = "Costs and perplexity are ratios to the untouched model in the same run; 1 is no change."
+    verdicts = "Accuracy on the judging half of the items, with intervals in parentheses."
+    costs = "Ratios to the untouched model in the same run; 1 is no change."
     settings = definition_list(
         [
             (
@@ -118,10 +136,12 @@ def _table(findings: dict[str, Any]) -> str:
     return _section(
         "cures",
         "What does each cure do, and what does it cost?",
-        table(caption, head, rows)
+        table(verdicts, HEAD, verdict_rows(findings))
         + f'<p class="small">{html.escape(describe_rule(findings))}</p>'
+        + (table(costs, COST_HEAD, cost_rows(findings)) if findings["cures"] else "")
         + '<p class="small">Tokens read: all tokens that enter the model until the choices of a prompt are scored. Time to '
-        "read: until the first token. Perplexity: second half of plain texts after the first half.</p>"
+        "read: until the first token. Memory: the peak while the prompt is read, the model included. Perplexity: second half of plain "
+        "texts after the first half.</p>"
         + (f"<details><summary>Settings and papers</summary>{settings}</details>" if findings["cures"] else "")
         + _unavailable(findings["unavailable"]),
     )

@@ -45,16 +45,19 @@ def describe_interval(contrast: dict[str, Any]) -> str:
     )
 
 
-def describe_verdict(cure: dict[str, Any]) -> str:
-    """The verdict, and for an undecided one the items that would probably decide."""
+def describe_further_items(cure: dict[str, Any]) -> str:
+    """The further items that would probably decide an undecided verdict."""
     contrast = cure["contrast"]
     if cure["verdict"] != "undecided":
-        return str(cure["verdict"])
+        return NO_VALUE
     if contrast["seeds_needed"] is not None:
-        return f"undecided; about {contrast['seeds_needed']} more items would probably decide"
-    if contrast["interval"] is not None:
-        return f"undecided; more than {MOST_SEEDS} items would be needed"
-    return "undecided"
+        return f"about {contrast['seeds_needed']}"
+    return f"more than {MOST_SEEDS}" if contrast["interval"] is not None else NO_VALUE
+
+
+def describe_verdict(cure: dict[str, Any]) -> str:
+    """The verdict, with a note if the cure changed nothing at all."""
+    return cure["verdict"] if cure["changed"] else f"{cure['verdict']}; changed no score"
 
 
 def describe_rule(findings: dict[str, Any]) -> str:

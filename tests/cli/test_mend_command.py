@@ -1,0 +1,65 @@
+"""``whence mend``: all cures on the tiny model, cures by file, a spent budget, recipes, and errors in the options."""
+
+import json
+
+import pytest
+
+from whence.cli.mend import load_cures
+from whence.mend import CURES
+
+SMALL = ("--task", "key-value", "--items", "4", "--slots", "2")
+
+
+@pytest.fixture
+def mend_quick(run_whence):
+    def run(*options):
+        return run_whence("mend", "quick", *SMALL, "--out", "out", *options)
+
+    return run
+
+
+def test_a_cure_of_a_file_and_a_recipe(mend_quick, run_whence, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from whence.mend import LogN\n\nclass Mine(LogN):\n    name, title = 'mine', 'My cure'\n"
+    )
+    done = mend_quick("--cure", "./mine.py:Mine(trained=16)", "--recipe", "mine")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "out").iterdir()
+    recipe = json.loads((folder / "recipe.json").read_text())
+    assert recipe["cure"].endswith("mine.py:Mine(form='log', strength=1.0, trained=16)")
+    assert "recipe (undecided)" in done.stdout and "My cure" in (folder / "report.html").read_text()
+    again = mend_quick("--cure", "log-n", "--cure", "./mine.py:Mine(trained=16)", "--budget", "1h")
+    assert again.stderr.count("already measured") == 9 and "no recipe" in again.stdout
+    (folder / "report.html").unlink()
+    assert run_whence("report", "out").returncode == 0 and "2 cures were tried" in (folder / "report.html").read_text()
+
+
+def test_a_spent_budget_gives_a_page_or_says_why(mend_quick, tmp_path):
+    done = mend_quick("--cure", "log-n", "--budget", "0.001s")
+    assert done.returncode == 2 and "larger --budget" in done.stderr and "run the same command to resume" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (("--cure", "log-m"), ("log-m", "did you mean log-n?")),
+        (("--cure", "log-n", "--cure", "log-n()"), ("--cure", "a cure twice")),
+        (("--items", "3"), ("--items", "3 items", "4 or more")),
+        (("--budget", "soon"), ("--budget", "'soon'", "20m")),
+        (("--score", "loudness"), ("loudness", "likelihood, generation")),
+        (("--task", "key-vale"), ("whence mend --task", "did you mean key-value?")),
+    ],
+)
+def test_wrong_options(run_whence, options, parts):
+    done = run_whence("mend", "quick", *options)
+    assert done.returncode == 2 and all(part in done.stderr for part in parts), done.stderr
+
+
+def test_a_recipe_of_a_cure_that_was_not_judged(mend_quick):
+    done = mend_quick("--cure", "log-n", "--recipe", "pine")
+    assert done.returncode == 2 and "--recipe got pine" in done.stderr and "log-n" in done.stderr
+
+
+def test_all_cures_by_default():
+    for short in (True, False):
+        assert [cure.name for cure in load_cures(None, short=short)] == list(CURES)
