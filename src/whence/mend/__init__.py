@@ -13,6 +13,7 @@ from whence.mend.protocol import AttentionTemperature, Intervention, identify_in
 from whence.mend.reorder import ReorderDocuments
 from whence.mend.scale_channel import ScaleChannel
 from whence.mend.self_extend import SelfExtend
+from whence.mend.stable_mask import StableMaskCure
 from whence.mend.string_positions import StringPositions
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Pine",
     "MsPoE",
     "SelfExtend",
+    "StableMaskCure",
     "StringPositions",
     "AttentionBuckets",
     "identify_intervention",

@@ -13,6 +13,7 @@ from whence.mend.pine import Pine
 from whence.mend.reorder import ReorderDocuments
 from whence.mend.scale_channel import ScaleChannel
 from whence.mend.self_extend import SelfExtend
+from whence.mend.stable_mask import StableMaskCure
 from whence.mend.string_positions import StringPositions
 
 CLASSES: tuple[type[Cure], ...] = (
@@ -26,6 +27,7 @@ CLASSES: tuple[type[Cure], ...] = (
     SelfExtend,
     DualChunk,
     StringPositions,
+    StableMaskCure,
     AttentionBuckets,
 )  # fmt: skip
 
