@@ -80,6 +80,7 @@ TESTS = {
     L: LOOP,
     "records/": ["records/test_folder.py"],
     "plugin": ["test_plugins.py", "test_file_references.py", "cli/test_cli_plugins.py", "test_extending.py"],
+    "mend/in2_": ["mend/test_in2.py"],
     "mend/document_windows": ["mend/test_parallel_windows.py", "mend/test_pine.py"],
     "mend/answer_loss": ["mend/test_scale_channel.py"],
     "mend/recipe": TRIAL,

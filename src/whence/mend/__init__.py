@@ -5,6 +5,7 @@ from whence.mend.calibration import AttentionCalibration
 from whence.mend.catalogue import CURES
 from whence.mend.cure import Cure
 from whence.mend.dual_chunk import DualChunk
+from whence.mend.in2 import IN2
 from whence.mend.log_n import LogN
 from whence.mend.ms_poe import MsPoE
 from whence.mend.parallel_windows import ParallelWindows
@@ -33,6 +34,7 @@ __all__ = [
     "StableMaskCure",
     "StringPositions",
     "AttentionBuckets",
+    "IN2",
     "identify_intervention",
     "load_intervention",
 ]

@@ -6,6 +6,7 @@ from whence.mend.buckets import AttentionBuckets
 from whence.mend.calibration import AttentionCalibration
 from whence.mend.cure import Cure
 from whence.mend.dual_chunk import DualChunk
+from whence.mend.in2 import IN2
 from whence.mend.log_n import LogN
 from whence.mend.ms_poe import MsPoE
 from whence.mend.parallel_windows import ParallelWindows
@@ -29,6 +30,7 @@ CLASSES: tuple[type[Cure], ...] = (
     StringPositions,
     StableMaskCure,
     AttentionBuckets,
+    IN2,
 )  # fmt: skip
 
 CURES: dict[str, type[Cure]] = {kind.name: kind for kind in CLASSES}
