@@ -176,8 +176,8 @@ def test_unknown_split(tasks):
 
 def test_a_registered_task_whose_import_fails_says_so(monkeypatch):
     point = EntryPoint("broken", "nonesuch_package.tasks:Broken", "whence.tasks")
-    monkeypatch.setattr("whence.lab.tasks.entry_points", lambda group: {"broken": point})
+    monkeypatch.setattr("whence.plugins.entry_points", lambda group: {"broken": point})
     with pytest.raises(WhenceError) as error:
         load("broken")
     said = str(error.value)
-    assert "'broken'" in said and "nonesuch_package" in said and "unknown task" not in said
+    assert "'broken'" in said and "nonesuch_package" in said and "unknown" not in said
