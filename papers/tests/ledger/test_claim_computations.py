@@ -13,7 +13,7 @@ import pytest
 import scipy.stats
 import torch
 
-from whence_papers.ledger.computations import COMPUTATIONS
+from whence_papers.ledger.computations import COMPUTATIONS, spline
 
 
 def witness(name):
@@ -413,6 +413,19 @@ def test_counts_of_the_speeches(tmp_path, monkeypatch):
     assert figures["vocabulary"] == len({"0", "1", "a", "b", "c", "d"}) + 2
     assert (figures["training_items"], figures["test_items"], figures["test_items_in_training"]) == (2, 2, 1)
     assert figures["padding_percent"] == 100 * 3 / 8
+
+
+def test_spline_autoencoders():
+    figures = witness("spline_reconstruction")(2, 4, 8, [3, 4])
+    assert figures["change_of_shuffled"] < 1e-5  # a set has no order
+    arms = [figures[name] for name in ("without_order", "with_bias", "with_positions")]
+    assert len({value for arm in arms for value in arm}) == 6 and all(0.5 < value < 3 for arm in arms for value in arm)
+    close(figures["times_learned_error"], [a / b for a, b in zip(arms[0], arms[2], strict=True)])
+    assert spline.draw_waves(3, 8, torch.Generator().manual_seed(0)).shape == (3, 8, 2)
+    model = spline.train_autoencoder("with_positions", 3, 1, 4, 8)
+    x = torch.randn(2, 8, 2)
+    assert (model.encode(x.flip(1)) - model.encode(x)).abs().max() > 1e-4
+    assert "position" not in " ".join(dict(spline.train_autoencoder("without_order", 3, 1, 4, 8).named_parameters()))
 
 
 def test_every_computation_has_a_witness():

@@ -9,13 +9,14 @@ from typing import Any
 
 from whence import records
 from whence.errors import usage_error
-from whence_papers.ledger import next_location_records, probe_records, study_records
+from whence_papers.ledger import mend_records, next_location_records, probe_records, study_records
 from whence_papers.ledger.claims import Claim, LedgerFolders, MissingEvidence
 from whence_papers.ledger.computations import COMPUTATIONS
+from whence_papers.ledger.pretrained_models import PRETRAINED
 from whence_papers.ledger.trained_models import COMPARISONS, MEASUREMENTS
 
-READERS = study_records.READERS | probe_records.READERS | next_location_records.READERS
-KNOWN_NAMES = {"compute": (*COMPUTATIONS, *MEASUREMENTS), "read": tuple(READERS)}
+READERS = study_records.READERS | probe_records.READERS | mend_records.READERS | next_location_records.READERS
+KNOWN_NAMES = {"compute": (*COMPUTATIONS, *MEASUREMENTS, *PRETRAINED), "read": tuple(READERS)}
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def run_computation(claim: Claim, folders: LedgerFolders) -> dict[str, Any]:
     try:
         if claim.by in MEASUREMENTS:
             return MEASUREMENTS[claim.by](folders, **claim.arguments)
-        return COMPUTATIONS[claim.by](**claim.arguments)
+        return (COMPUTATIONS | PRETRAINED)[claim.by](**claim.arguments)
     except TypeError as error:
         if "argument" not in str(error):
             raise
