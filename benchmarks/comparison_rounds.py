@@ -1,16 +1,25 @@
-"""Rounds of seeds: the error over all looks while decided arms are dropped, and whether the further seeds named decide."""
+"""Rounds of seeds: the error over all looks, by the test alone while decided arms are dropped and by ``compare_paired``
+itself, and whether the further seeds named decide."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import cache
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 
 from comparison_data import ALPHA, FAMILIES, Row, draw, find_claims, list_pairs
+from whence.statistics import look as look_module
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.further_seeds import MOST_SEEDS, count_further_seeds
 from whence.statistics.moderated_t import Layout, Reference, reference_scenarios, to_normal
+from whence.statistics.paired_comparison import compare_paired
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LOOKS = (3, 5, 8, 12)
 MOST_FURTHER = 40  # data sets that need more are counted and not continued
@@ -76,6 +85,76 @@ SCENARIOS: tuple[Row, ...] = (
     {"worse": 2, "d": 2.0}, {"worse": 2, "d": 4.0}, {"worse": 2, "d": 4.0, "tails": "t3"},
     {"worse": 2, "d": 4.0, "spread": "half"}, {"worse": 1, "d": 10.0},
 )  # fmt: skip
+
+
+# the comparison itself
+
+
+@contextmanager
+def shared_references() -> Iterator[None]:
+    """Within it, looks of the same layout share their reference distribution, which does not depend on the values.
+
+    Further seeds are not counted: that takes most of the time, and no verdict depends on it.
+    """
+
+    @cache
+    def find_layout(mask: bytes, seeds: int, pairs: tuple[tuple[int, int], ...]) -> Layout:
+        return Layout(np.frombuffer(mask, bool).reshape(seeds, -1), list(pairs))
+
+    @cache
+    def find_reference(layout: Layout, scenarios: tuple[Any, ...], draws: int, seed: int) -> Reference:
+        return Reference(layout, list(scenarios), draws=draws, seed=seed)
+
+    def share_layout(mask: Any, pairs: list[tuple[int, int]]) -> Layout:
+        return find_layout(mask.tobytes(), len(mask), tuple(pairs))
+
+    def share_reference(layout: Layout, scenarios: list[Any], *, draws: int, seed: int) -> Reference:
+        return find_reference(layout, tuple(scenarios), draws, seed)
+
+    with (
+        mock.patch.object(look_module, "Layout", share_layout),
+        mock.patch.object(look_module, "Reference", share_reference),
+        mock.patch.object(look_module, "count_further_seeds", return_value=None),
+    ):
+        yield
+
+
+def measure_comparison(family: str, arms: int, repetitions: int, draws: int, scenario: Row) -> list[Row]:
+    """False claims of ``compare_paired`` over all looks, as a user gets them: intersected intervals and claims that stand.
+
+    Every arm gets all seeds. With a margin, half of the arms differ from the others by exactly the margin. A false claim is
+    an equivalence of two arms that differ, or a difference in the wrong direction or between equal arms.
+    """
+    generator = np.random.default_rng([8, arms, FAMILIES.index(family), *map(ord, str(scenario))])
+    margin = scenario.get("margin")
+    names = [f"arm {arm}" for arm in range(arms)]
+    far = {name: arm >= arms // 2 for arm, name in enumerate(names)}
+    baseline = names[0] if family == "baseline" else None
+    plan = AnalysisPlan(family, baseline, alpha=ALPHA, margin=margin, looks=LOOKS)
+    values = draw(generator, repetitions, LOOKS[-1], arms)
+    values[:, :, arms // 2 :] += margin or 0.0
+    events = 0
+    with shared_references():
+        for table in values:
+            data = {name: dict(enumerate(table[:, arm].tolist())) for arm, name in enumerate(names)}
+            events += any(
+                one.verdict not in ("undecided", true_verdict(margin, far[one.first], far[one.second]))
+                for one in compare_paired(data, plan, draws=draws).contrasts
+            )
+    base = {"kind": "comparison", "family": family, "arms": arms, **scenario}
+    return [base | {"events": events, "repetitions": repetitions}]
+
+
+def true_verdict(margin: float | None, first_is_far: bool, second_is_far: bool) -> str | None:
+    """The claim that is true of two arms; None if no claim is."""
+    if margin is None:
+        return None
+    if first_is_far == second_is_far:
+        return "equivalent"
+    return "better" if first_is_far else "worse"
+
+
+COMPARISON_SCENARIOS: tuple[Row, ...] = ({}, {"margin": 4.0})
 
 
 # the number of further seeds

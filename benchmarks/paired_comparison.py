@@ -2,6 +2,7 @@
 
     python benchmarks/paired_comparison.py                      # writes benchmarks/records/statistics.json
     python benchmarks/paired_comparison.py --repetitions 500 --draws 2000 --out build/statistics.json
+    python benchmarks/paired_comparison.py --only measure_looks # replaces the rows of one kind in the record
     python benchmarks/paired_comparison.py --show               # prints the tables of the record
 
 ``comparison_data.py`` says how data sets are drawn. Failed runs are 15 % of all, at random. The family-wise error is the
@@ -167,6 +168,8 @@ def plan_tasks(repetitions: int, draws: int, patterns: int) -> list[tuple[Any, .
     for family, arms, scenario in product(FAMILIES, (8, 4), comparison_rounds.SCENARIOS):
         if family == "baseline" or scenario.get("spread") != "baseline":
             tasks.append((comparison_rounds.measure_looks, family, arms, repetitions, draws, scenario))
+    for family, arms, scenario in product(FAMILIES, (8, 4), comparison_rounds.COMPARISON_SCENARIOS):
+        tasks.append((comparison_rounds.measure_comparison, family, arms, repetitions, draws, scenario))
     for family, seeds, scenario in product(FAMILIES, (5, 3), comparison_candidates.SCENARIOS):
         if family == "baseline" or scenario.get("spread") != "baseline":
             tasks.append((comparison_candidates.measure_candidates, family, 8, seeds, repetitions, draws, scenario))
@@ -199,13 +202,23 @@ def merge_parts(rows: list[Row]) -> list[Row]:
     )
 
 
+def add_rows(record: Row, rows: list[Row], origin: Row) -> Row:
+    """The record with these rows in place of its rows of the same kinds. ``additions`` says which code made them."""
+    kinds = sorted({row["kind"] for row in rows})
+    earlier = [one for one in record.get("additions", []) if not set(one["kinds"]) <= set(kinds)]
+    others = [row for row in record["rows"] if row["kind"] not in kinds]
+    return record | {"additions": [*earlier, {"kinds": kinds, **origin}], "rows": merge_parts(others + rows)}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repetitions", type=int, default=5000, help="Data sets per cell.")
     parser.add_argument("--draws", type=int, default=moderated_t.DRAWS, help="Data sets of a reference distribution.")
     parser.add_argument("--patterns", type=int, default=100, help="Patterns of failed runs per cell.")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="Processes.")
-    parser.add_argument("--only", help="Run the tasks of this name only, such as measure_looks.")
+    parser.add_argument(
+        "--only", help="Run the tasks of this name, such as measure_looks; the record keeps its other rows."
+    )
     parser.add_argument("--show", action="store_true", help="Print the tables of the record and run nothing.")
     parser.add_argument("--out", type=Path, default=RECORD)
     args = parser.parse_args()
@@ -227,11 +240,14 @@ def main() -> int:
             if done % 20 == 0 or done == len(tasks):
                 print(f"{done} of {len(tasks)} tasks, {time.time() - start:.0f} s", file=sys.stderr, flush=True)
     print({name: round(seconds) for name, seconds in spent.items()}, "processor seconds", file=sys.stderr)
+    command = f"python benchmarks/paired_comparison.py --repetitions {args.repetitions} --draws {args.draws}"
     record = {
-        "command": f"python benchmarks/paired_comparison.py --repetitions {args.repetitions} --draws {args.draws}",
-        "environment": environment, "alpha": ALPHA, "looks": list(comparison_rounds.LOOKS),
+        "command": command, "environment": environment, "alpha": ALPHA, "looks": list(comparison_rounds.LOOKS),
         "repetitions": args.repetitions, "draws": args.draws, "rows": merge_parts(rows),
     }  # fmt: skip
+    if args.only and args.out.exists():
+        origin = {"command": f"{command} --only {args.only}", "environment": environment}
+        record = add_rows(records.read(args.out), rows, origin)
     records.write(args.out, record)
     return 0 if show(record) else 1
 

@@ -259,6 +259,26 @@ def test_an_equivalent_arm_stays_equivalent_and_keeps_its_numbers_if_later_seeds
     assert "with 23 seeds the difference is 7.86" in later.note and early.note is None
 
 
+@pytest.mark.parametrize("count", [5, 8, 12])
+def test_a_difference_that_appears_after_the_first_look_is_claimed(count):
+    """Three seeds put the difference near zero; the estimate of the later seeds lies far outside that interval."""
+    rows = np.random.default_rng(0).normal(12.5, 0.3, (count, 4))
+    rows[3:, 1] += 30
+    values = {name: dict(enumerate(rows[:, arm])) for arm, name in enumerate("axyz")}
+    found = against(values, looks=(3, 5, 8, 12)).contrasts[0]
+    assert found.estimate in found.interval
+    assert (found.p <= 0.05) == (0 not in found.interval) == (found.verdict == "better")
+    assert count < 12 or found.verdict == "better"
+
+
+def test_no_equivalence_is_claimed_far_from_the_estimate():
+    """The intersection of both looks lies inside the margin, and the estimate of all seeds lies outside it."""
+    differences = [-0.9, -0.1, -0.5, 3.5, 3.4, 3.6]
+    early, later = (two_arms(differences[:count], margin=1.5, looks=(3, 6)) for count in (3, 6))
+    assert early.verdict == "undecided" and early.interval.low < -1.5 and early.interval.high < later.estimate
+    assert later.verdict == "undecided" and later.estimate in later.interval and -1.5 < later.interval.low < 0
+
+
 @pytest.mark.parametrize("later", [[0.9, 1.2, -3.0], [-9.0, 5.0, -9.0]])
 def test_a_claim_without_variance_stands_when_the_differences_begin_to_vary(later):
     early = two_arms([1.0] * 9, looks=(9, 12))

@@ -56,8 +56,8 @@ def keep_claim(before: Contrast, now: Contrast, look: int, plan: AnalysisPlan) -
     """The contrast of a look, with the claim of an earlier look if there is one."""
     if before.look is None:
         return now if now.verdict == "undecided" else replace(now, look=look)
-    agrees = now.interval is not None and now.estimate is not None and now.estimate in now.interval
-    if before.interval is not None and agrees:
+    earlier, estimate = before.interval, now.estimate
+    if now.interval is not None and earlier is not None and estimate is not None and estimate in earlier:
         return replace(now, verdict=before.verdict, look=before.look, seeds_needed=None)
     if now.estimate is None or now.seeds == before.seeds:
         return before

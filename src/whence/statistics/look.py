@@ -42,7 +42,11 @@ class Look:
             self.reference = Reference(self.layout, reference_scenarios(plan.family), draws=draws, seed=seed)
 
     def judge(self, index: int, before: Contrast, *, needed: bool) -> Contrast:
-        """The contrast after this look. Intervals of several looks are intersected (Jennison and Turnbull 1989)."""
+        """The contrast after this look. Intervals of several looks are intersected (Jennison and Turnbull 1989).
+
+        If later seeds put the estimate outside the interval of the looks before, the interval and p are those of this look
+        alone. The looks divide alpha, so each one is valid by itself, and a change in the data cannot hide a difference.
+        """
         first, second = (self.arms[arm] for arm in self.pairs[index])
         common = self.layout.common[:, index]
         missing = tuple(seed for seed, there in zip(self.seeds, common, strict=True) if not there)
@@ -57,10 +61,8 @@ class Look:
         reach = error * self.reference.critical_t(self.level, freedom)
         low, high = estimate - reach, estimate + reach
         p = min(1.0, self.reference.p(estimate / error, freedom) * self.plan.alpha / self.level)
-        if before.interval is not None:
-            overlap = max(low, before.interval.low), min(high, before.interval.high)
-            low, high = overlap if overlap[0] <= overlap[1] else (before.interval.low, before.interval.high)
-            p = min(p, 1.0 if before.p is None else before.p)
+        if before.interval is not None and before.p is not None and estimate in before.interval:
+            low, high, p = max(low, before.interval.low), min(high, before.interval.high), min(p, before.p)
         verdict = read_verdict(low, high, self.plan)
         further = None
         if needed and verdict == "undecided":
