@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import re
+import time
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,7 +16,7 @@ from comparison_findings import ARMS, compare_rows, findings
 from whence.errors import WhenceError
 from whence.report.comparison import page
 from whence.report.comparison.arm_style import assign_styles
-from whence.report.comparison.baseline_lines import baseline_losses
+from whence.report.comparison.baseline_lines import baseline_losses, place_names
 from whence.report.comparison.dot_plots import forest_plot
 from whence.report.comparison.units import choose_units
 
@@ -371,3 +372,42 @@ def test_no_dotted_line_crosses_the_label_of_a_tick_or_of_another_line():
         left = float(x) - {"start": 0, "middle": width / 2, "end": width}[anchor]
         for at, top, bottom in lines:
             assert not (left < at < left + width and top < float(y) - 2 and bottom > float(y) - 8), text
+
+
+def test_an_axis_holds_the_intervals_unless_one_is_far_wider_than_the_others():
+    study = findings()["studies"][0]
+    arms = study["comparison"]["arms"]
+    for arm in arms.values():
+        arm |= {"difference": -1.5, "corrected_interval": {"low": -8.7, "high": 4.6, "level": 0.95}}
+    units, styles = choose_units(study), assign_styles([study])
+    study["comparison"]["margin"] = None
+    chart = forest_plot(study, units, styles, set())
+    assert 'class="end"' not in chart and 'class="margin"' not in chart
+    arms["Alibi"]["corrected_interval"] |= {"low": -900.0}
+    assert forest_plot(study, units, styles, set()).count('class="end"') == 1  # one arrow
+    study["comparison"]["margin"] = 3.0
+    chart = forest_plot(study, units, styles, set())
+    assert chart.count('class="margin"') == 2
+    assert "Dashed: the margin of 3." in page({**findings(), "studies": [study]})
+
+
+def test_the_kicker_counts_the_seeds_that_were_trained() -> None:
+    data = findings(ARMS[:3])
+    study = data["studies"][0]
+    study["spec"]["seeds"] = list(range(12))  # planned looks up to 12 seeds
+    assert "3 arms, 3 seeds each" in Document(page({**data, "studies": [study]})).text
+    for seed in ("3", "4"):
+        study["arms"][1]["curves"][seed] = study["arms"][1]["curves"]["0"]
+    assert "3 arms, 3 to 5 seeds each" in Document(page({**data, "studies": [study]})).text
+
+
+@pytest.mark.parametrize("end", [1000.0, 330.0])
+def test_many_names_beside_lines_are_placed_at_once(end: float) -> None:
+    lines = {f"baseline {number}": 100.0 + 20 * number for number in range(9)}
+    began = time.perf_counter()
+    placed = place_names(lines, end)
+    assert time.perf_counter() - began < 1.0
+    assert {label.name: label.at for label in placed} == lines
+    for index, label in enumerate(placed):
+        assert not any(label.covers(later.at) for later in placed[index + 1 :])
+        assert not label.is_right or label.at + label.width <= end

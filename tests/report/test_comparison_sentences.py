@@ -48,9 +48,11 @@ def test_a_claim_names_the_look_that_made_it_and_the_seeds_left_out(studies):
     assert claim_sentences(studies[0])[0].endswith(f", {looks}, without seeds 1 and 4).")
     arms["Alibi"] |= {"kind": "equivalent", "look": looks}
     arms["Rotary"] |= {"kind": "equivalent"}
-    first, second = sorted(sentence for sentence in claim_sentences(studies[0]) if "equivalent" in sentence)
+    arms["Sinusoid"] |= {"kind": "equivalent", "left_out": [1]}
+    first, second, third = sorted(sentence for sentence in claim_sentences(studies[0]) if "equivalent" in sentence)
     assert first.startswith("Alibi is ") and first.endswith(f" on Copying ({looks}).")
     assert second.startswith("Rotary is ") and second.endswith(" on Copying.")
+    assert third.startswith("Sinusoid is ") and third.endswith(" on Copying (without seed 1).")
 
 
 def test_the_length_is_named_if_it_exceeds_the_trained_one(studies):
@@ -89,3 +91,7 @@ def test_claims_are_first_on_the_page():
     assert text.index('<section class="claims"') < text.index('<section class="verdict"')
     single = findings(arms=("none",), maps=False)
     assert 'class="claims"' not in page(single)
+    found["studies"][1]["constant"] = {"name": "chance", "value": 60.0, "beaten_by": [], "not_beaten_by": ["none"]}
+    text = page(found)
+    warning = text.index("Speeches: No arm beats a constant answer (chance: 60")
+    assert warning < min(text.index(claim.replace("<", "&lt;")) for claim in claims)

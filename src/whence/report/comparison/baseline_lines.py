@@ -15,6 +15,7 @@ from whence.report.formatting import format_exact, format_number, is_finite_numb
 
 LABEL_ROW = 13  # height of the row of a name below a plot
 CHAR = 6.6  # width of a character of such a name
+MAX_ORDERED = 4  # names whose rows are chosen among all orders, which are factorial in number
 MARGIN = 12  # beyond the end of the axis, where a name may still be
 
 
@@ -118,15 +119,23 @@ class NameBesideLine:
     at: float  # of the line
     is_right: bool  # of the line
 
+    @property
+    def width(self) -> float:
+        return CHAR * len(self.name) + 4
+
     def covers(self, at: float) -> bool:
-        width = CHAR * len(self.name) + 4
-        return 0 <= (at - self.at if self.is_right else self.at - at) <= width
+        return 0 <= (at - self.at if self.is_right else self.at - at) <= self.width
+
+    def count_faults(self, later: Iterable[float], end: float) -> int:
+        """The lines of later rows that cross the name, and one more if it passes ``end``."""
+        return sum(map(self.covers, later)) + (self.is_right and self.at + self.width > end)
 
 
 def place_names(lines: Mapping[str, float], end: float) -> list[NameBesideLine]:
     """The order of the rows and the side of each name, so that no line crosses the name of another in an earlier row.
 
-    Names to the right of their lines are preferred; they end before ``end``.
+    Names to the right of their lines are preferred; they end before ``end``. With more than ``MAX_ORDERED`` names, each row
+    takes the best of the remaining names.
 
     >>> [(label.name, label.is_right) for label in place_names({"chance": 100.0, "bag of words": 104.0}, 400.0)]
     [('bag of words', True), ('chance', True)]
@@ -134,10 +143,12 @@ def place_names(lines: Mapping[str, float], end: float) -> list[NameBesideLine]:
     [('chance', False), ('bag of words', False)]
     """
 
-    def faults(labels: Sequence[NameBesideLine]) -> tuple[int, int]:
-        crossed = sum(first.covers(later.at) for i, first in enumerate(labels) for later in labels[i + 1 :])
-        outside = sum(label.is_right and label.at + CHAR * len(label.name) + 4 > end for label in labels)
-        return crossed + outside, sum(not label.is_right for label in labels)
+    if len(lines) > MAX_ORDERED:
+        return _place_row_by_row(lines, end)
+
+    def rate(labels: Sequence[NameBesideLine]) -> tuple[int, int]:
+        faults = (label.count_faults((later.at for later in labels[i + 1 :]), end) for i, label in enumerate(labels))
+        return sum(faults), sum(not label.is_right for label in labels)
 
     return min(
         (
@@ -145,8 +156,21 @@ def place_names(lines: Mapping[str, float], end: float) -> list[NameBesideLine]:
             for order in itertools.permutations(lines.items())
             for sides in itertools.product((True, False), repeat=len(lines))
         ),
-        key=faults,
+        key=rate,
     )
+
+
+def _place_row_by_row(lines: Mapping[str, float], end: float) -> list[NameBesideLine]:
+    remaining, placed = dict(lines), []
+    while remaining:
+        candidates = [NameBesideLine(name, at, side) for side in (True, False) for name, at in remaining.items()]
+        best = min(
+            candidates,
+            key=lambda label: label.count_faults((at for name, at in remaining.items() if name != label.name), end),
+        )
+        placed.append(best)
+        del remaining[best.name]
+    return placed
 
 
 def horizontal_line(name: str, points: Sequence[tuple[float, float]], x: Scale, y: Scale) -> str:

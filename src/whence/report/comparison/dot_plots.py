@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import statistics
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -10,6 +11,7 @@ from whence.report.comparison.arm_style import ArmStyle, baseline_name
 from whence.report.comparison.baseline_lines import (
     LABEL_ROW,
     choose_baselines,
+    choose_near,
     near_values,
     shift_to_differences,
     vertical_lines,
@@ -26,6 +28,7 @@ MIN_LOG_RATIO = 8.0  # perplexities that differ by more than this factor have a 
 
 FOREST_WIDTH, FOREST_ROW, FOREST_TOP, FOREST_BOTTOM, FOREST_LEFT, FOREST_RIGHT = 360, 20, 24, 26, 112, 14
 MAX_FOREST_CHARS = 15
+MAX_WIDTH_RATIO = 2.0  # to the median width: an interval that reaches further beyond the differences is cut off
 
 
 def seed_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle]) -> str:
@@ -153,7 +156,10 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
         choose_baselines(study, units), split, comparison["baseline_summary"]["mean"] * factor
     )
     differences = [0.0, *(arm["difference"] * factor for _, arm in arms)]
-    x = _difference_axis([arm for _, arm in arms], factor, near_values(levels, split, differences))
+    margin = comparison["margin"]
+    margins = [] if margin is None else [-margin * factor, margin * factor]
+    near = near_values(levels, split, differences) + choose_near(margins, differences)
+    x = _difference_axis([arm for _, arm in arms], factor, near)
     levels = [line for line in levels if x.contains(line.values[split])]
     bottom, zero = FOREST_TOP + FOREST_ROW * len(arms), x(0)
     parts = [
@@ -163,6 +169,11 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
         for value, text in x.ticks
     ]
     parts.append(f'<line class="axis" x1="{zero:.1f}" x2="{zero:.1f}" y1="{FOREST_TOP - 4}" y2="{bottom}"></line>')
+    parts += [
+        f'<line class="margin" x1="{x(at):.1f}" x2="{x(at):.1f}" y1="{FOREST_TOP - 4}" y2="{bottom}"></line>'
+        for at in margins
+        if x.contains(at)
+    ]
     parts.append(_direction_labels(study, x))
     parts.append(vertical_lines(levels, split, x, FOREST_TOP - 4, bottom))
     texts = []
@@ -176,16 +187,14 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
 
 
 def _difference_axis(arms: list[dict[str, Any]], factor: float, levels: list[float]) -> Scale:
-    """Zero, all differences and ``levels``. Intervals that are much wider are cut off and end in an arrow."""
+    """Zero, all differences, ``levels`` and the intervals. One that is far wider than the others is cut off and ends in an arrow."""
     differences = [0.0, *(arm["difference"] * factor for arm in arms), *levels]
-    extent = (max(differences) - min(differences)) or 1.0
-    ends = [
-        min(max(end * factor, min(differences) - extent), max(differences) + extent)
-        for arm in arms
-        if arm["corrected_interval"]
-        for end in (arm["corrected_interval"]["low"], arm["corrected_interval"]["high"])
-        if is_finite_number(end)
-    ]
+    found = [arm["corrected_interval"] for arm in arms if _is_finite(arm["corrected_interval"])]
+    intervals = [(interval["low"] * factor, interval["high"] * factor) for interval in found]
+    widths = [high - low for low, high in intervals]
+    beyond = max(max(differences) - min(differences), MAX_WIDTH_RATIO * statistics.median_low(widths or [1.0]))
+    low, high = min(differences) - beyond, max(differences) + beyond
+    ends = [min(max(end, low), high) for interval in intervals for end in interval]
     return linear_scale([*differences, *ends], FOREST_LEFT, FOREST_WIDTH - FOREST_RIGHT, max_ticks=5)
 
 

@@ -13,7 +13,7 @@ from whence.report.comparison.attention_maps import map_viewer, pack_maps
 from whence.report.comparison.baseline_lines import baseline_caption, loss_caption
 from whence.report.comparison.data_facts import data_section, scores_table
 from whence.report.comparison.dot_plots import seed_plot
-from whence.report.comparison.sentences import claim_sentences
+from whence.report.comparison.sentences import claim_sentences, constant_warnings
 from whence.report.comparison.sweep_table import sweep_section
 from whence.report.comparison.units import choose_units
 from whence.report.comparison.verdicts import verdict_section
@@ -47,13 +47,15 @@ def page(findings: dict[str, Any]) -> str:
 
 
 def claims_section(studies: list[dict[str, Any]]) -> str:
-    """What the studies claim, one sentence each; empty if they claim nothing."""
+    """What the studies claim, one sentence each, after the studies in which no arm beats a constant answer; empty without claims."""
     sentences = [sentence for study in studies for sentence in claim_sentences(study)]
     if not sentences:
         return ""
     shown, rest = sentences[:MAX_CLAIMS], sentences[MAX_CLAIMS:]
     more = f"<details><summary>{len(rest)} more</summary>{_list(rest)}</details>" if rest else ""
-    return f'<section class="claims" aria-labelledby="claims"><h2 id="claims">Claims</h2>{_list(shown)}{more}</section>'
+    warnings = "".join(f'<p class="warning">{html.escape(line)}</p>' for line in constant_warnings(studies))
+    title = '<h2 id="claims">Claims</h2>'
+    return f'<section class="claims" aria-labelledby="claims">{warnings}{title}{_list(shown)}{more}</section>'
 
 
 def _list(sentences: list[str]) -> str:
@@ -62,8 +64,6 @@ def _list(sentences: list[str]) -> str:
 
 def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], viewer: str) -> str:
     units, num_arms = choose_units(study), len(study["arms"])
-    seeds = (study.get("spec") or {}).get("seeds") or []
-    seeds_text = f", {len(seeds)} seed{'' if len(seeds) == 1 else 's'} each" if seeds else ""
     arms_text = f"{num_arms} arm{'' if num_arms == 1 else 's'}"
     figures_class = "figures many" if num_arms > MAX_ARMS else "figures"
     paragraphs = [study["about"], *(study.get("problems") or [])]
@@ -92,7 +92,7 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
             f'<div class="{figures_class}">{by_distance}</div>'
         )
     return f"""<section class="study" id="study-{index}" aria-labelledby="study-{index}-name">
-<p class="kicker">{html.escape(study["task"])} · {arms_text}{seeds_text} · <code>{html.escape(study["hash"])}</code></p>
+<p class="kicker">{html.escape(study["task"])} · {arms_text}{_describe_seeds(study)} · <code>{html.escape(study["hash"])}</code></p>
 <h2 id="study-{index}-name">{html.escape(study["name"])}</h2>
 <p class="question">{html.escape(study["question"])}</p>
 {"".join(f'<p class="about">{html.escape(text)}</p>' for text in paragraphs if text)}
@@ -112,6 +112,15 @@ def _study(index: int, study: dict[str, Any], styles: Mapping[str, ArmStyle], vi
 {tables.parameters_table(study, styles)}
 </section>
 """
+
+
+def _describe_seeds(study: dict[str, Any]) -> str:
+    """The number of trained seeds of the arms. Seeds that were planned and not needed do not count."""
+    counts = [len({*arm["curves"], *(str(one["seed"]) for one in arm["diverged"])}) for arm in study["arms"]]
+    fewest, most = min(counts), max(counts)
+    if not most:
+        return ""
+    return f", {most if fewest == most else f'{fewest} to {most}'} seed{'' if most == 1 else 's'} each"
 
 
 def _panel(panel: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:

@@ -83,7 +83,7 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
     claims = [sentence for study in studies for sentence in claim_sentences(study)]
     undecided = [sentence for study in studies for sentence in undecided_sentences(study)]
     compared = [study for study in studies if study.get("comparison")]
-    lines = [line for study in compared if (line := _warn_of_constant(study))]
+    lines = constant_warnings(studies)
     if claims:
         level = compared[0]["comparison"]
         count = max(level["m"], len(claims))
@@ -109,9 +109,13 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
     return [line.replace("\u00a0", " ") for line in lines]
 
 
-def _warn_of_constant(study: dict[str, Any]) -> str:
-    warning = constant_headline(study)
-    return f"{study['name']}: {warning}" if warning else ""
+def constant_warnings(studies: Sequence[dict[str, Any]]) -> list[str]:
+    """A sentence for each study with a comparison in which no arm beats a constant answer. It comes before all claims."""
+    return [
+        f"{study['name']}: {line}"
+        for study in studies
+        if study.get("comparison") and (line := constant_headline(study))
+    ]
 
 
 def _list_items(sentences: Sequence[str], width: int | None) -> list[str]:

@@ -135,7 +135,9 @@ def _forest_figure(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str
     unit = "points" if study["metric"] in PERCENT_METRICS else name_metric(study["metric"])
     hollow = " Hollow: not significant." if any(kind == "undecided" for kind, _, _ in groups) else ""
     baseline = shorten(study["comparison"]["baseline"], MAX_NAME_CHARS)
-    caption = f"Difference to {baseline} in {unit}, with intervals corrected for multiple comparisons.{hollow}"
+    margin = study["comparison"]["margin"]
+    dashed = "" if margin is None or 'class="margin"' not in chart else f" Dashed: the margin of {margin:g}."
+    caption = f"Difference to {baseline} in {unit}, with intervals corrected for multiple comparisons.{hollow}{dashed}"
     return f'<figure class="forest">{chart}<figcaption>{html.escape(caption)}</figcaption></figure>'
 
 
