@@ -17,6 +17,7 @@ PURPOSES = {
     "report": "reports with figures",
     "ray": "runs on a Ray cluster",
     "slurm": "runs on a Slurm cluster",
+    "peft": "adapters that cures train and load",
 }
 HELP = "Show what is installed, what is missing, and what each extra is for."
 
