@@ -74,6 +74,8 @@ def test_rank_one_form_of_the_keys(family):
     if family == "llama":
         attention = model.model.layers[1].self_attn
         column = attention.k_proj.weight[:, channel]
+        values = attention.v_proj(edit.x).unflatten(-1, (edit.k.shape[1], -1)).transpose(1, 2)
+        assert torch.equal(edit.values, values)  # never scaled
     else:
         column = model.transformer.h[1].attn.c_attn.weight[channel, 32:64]
     extra = (scale - 1) * edit.x[..., channel : channel + 1] * column

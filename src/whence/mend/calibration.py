@@ -106,12 +106,17 @@ class AttentionCalibration(Cure):
             yield
 
     def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> AttentionCalibration:
-        """The temperature with the least cross-entropy of the answers. The dummy becomes ``DUMMY_TEXT`` unless one was given."""
+        """The temperature with the least cross-entropy of the answers. The dummy becomes ``DUMMY_TEXT`` unless one was given.
+
+        An absolute temperature stays.
+        """
         chosen = spread_prompts(prompts, self.samples)
         dummy = lm.all_tokens([DUMMY_TEXT], special=False)[0] if self.dummy is None else self.dummy
+        if self.absolute:
+            return self._with(dummy=dummy)
         losses = {}
         for temperature in self.temperatures:
-            cure = self._with(temperature=temperature, dummy=dummy, absolute=False)
+            cure = self._with(temperature=temperature, dummy=dummy)
             with cure.apply(lm.model):
                 losses[cure] = float(answer_losses(lm, chosen, documents=True).mean())
         return min(losses, key=lambda cure: losses[cure])
