@@ -72,11 +72,12 @@ def test_a_step_with_a_static_cache_traces_as_one_graph(name):
     torch.testing.assert_close(torch.cat(steps, 1), wanted[:, 11:], **CLOSE)
 
 
+@pytest.mark.parametrize("position", ["Alibi()", "StableMask()"])
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
 @torch.no_grad()
-def test_a_model_with_a_softcap_or_sinks_traces_as_one_graph(family):
+def test_a_model_with_a_softcap_or_sinks_traces_as_one_graph(family, position):
     model, ids = tiny(family), tokens(batch=1)
-    with hf.attach(model, whence.Alibi(4), layers=[1]):
+    with hf.attach(model, position, layers=[1]):
         wanted = model(ids, use_cache=False).logits
         got = compiled(model, "eager")(ids, use_cache=False).logits
     torch.testing.assert_close(got, wanted, **CLOSE)

@@ -6,7 +6,11 @@ import torch
 from tiny_models import tiny, tokens
 
 from whence import WhenceError
+from whence.mend.answer_loss import answer_losses
 from whence.mend.dual_chunk import DualChunk, score_factor
+from whence.mend.size_search import reference_length
+from whence.probe.probed_model import tiny_random_model
+from whence.probe.tasks import build_task
 
 SMALL = DualChunk(chunk=8, window=2)
 
@@ -57,3 +61,18 @@ def test_bad_settings():
     assert "window below 8" in DualChunk(chunk=8).unavailable(tiny("llama"))
     with pytest.raises(WhenceError, match=r"temperature.*'hot'"):
         DualChunk(temperature="hot")
+
+
+def test_the_search_takes_the_chunk_of_the_least_loss():
+    lm, task = tiny_random_model(layers=2), build_task("key-value", 1, pairs=3)
+    prompts = [task.prompt(task.items[0], place) for place in (0, 2)]
+    length = reference_length(lm, prompts)
+    chosen = DualChunk().search(lm, prompts)
+    candidates = [DualChunk(3 * (length // part) // 4, length // part // 8) for part in (1, 2, 4)]
+    losses = []
+    for cure in candidates:
+        with cure.apply(lm.model):
+            losses.append(float(answer_losses(lm, prompts).mean()))
+    assert len(set(losses)) > 1
+    assert chosen.settings() == candidates[losses.index(min(losses))].settings()
+    assert SMALL.search(lm, prompts).settings() == SMALL.settings()  # a given size stays

@@ -6,7 +6,11 @@ import torch
 from tiny_models import left_padded, tiny, tokens
 
 from whence import WhenceError
+from whence.mend.answer_loss import answer_losses
 from whence.mend.self_extend import SelfExtend
+from whence.mend.size_search import reference_length
+from whence.probe.probed_model import tiny_random_model
+from whence.probe.tasks import build_task
 
 
 def test_published_distances():
@@ -65,3 +69,18 @@ def test_bad_settings():
         SelfExtend(group=4, window=10)
     with pytest.raises(WhenceError, match=r"group.*0"):
         SelfExtend(group=0)
+
+
+def test_the_search_takes_the_window_of_the_least_loss():
+    lm, task = tiny_random_model(layers=2), build_task("key-value", 1, pairs=3)
+    prompts = [task.prompt(task.items[0], place) for place in (0, 2)]
+    length = reference_length(lm, prompts)
+    chosen = SelfExtend().search(lm, prompts)
+    candidates = [SelfExtend(4, max(4, length // part // 4 * 4)) for part in (2, 4, 8)]
+    losses = []
+    for cure in candidates:
+        with cure.apply(lm.model):
+            losses.append(float(answer_losses(lm, prompts).mean()))
+    assert len(set(losses)) > 1
+    assert chosen.settings() == candidates[losses.index(min(losses))].settings()
+    assert SelfExtend(window=8).search(lm, prompts).settings() == SelfExtend(window=8).settings()  # a given size stays

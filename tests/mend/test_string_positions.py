@@ -6,7 +6,11 @@ import torch
 from tiny_models import tiny, tokens
 
 from whence import WhenceError
+from whence.mend.answer_loss import answer_losses
+from whence.mend.size_search import reference_length
 from whence.mend.string_positions import StringPositions
+from whence.probe.probed_model import tiny_random_model
+from whence.probe.tasks import build_task
 
 SMALL = StringPositions(shift=5, window=2)
 
@@ -60,3 +64,18 @@ def test_bad_settings():
         StringPositions(shift=5, window=6)
     with pytest.raises(WhenceError, match=r"shift.*0"):
         StringPositions(shift=0)
+
+
+def test_the_search_takes_the_shift_of_the_least_loss():
+    lm, task = tiny_random_model(layers=2), build_task("key-value", 1, pairs=3)
+    prompts = [task.prompt(task.items[0], place) for place in (0, 2)]
+    length = reference_length(lm, prompts)
+    chosen = StringPositions().search(lm, prompts)
+    candidates = [StringPositions(int(part * length), min(128, int(part * length) // 2)) for part in (0.25, 0.33, 0.4)]
+    losses = []
+    for cure in candidates:
+        with cure.apply(lm.model):
+            losses.append(float(answer_losses(lm, prompts).mean()))
+    assert len(set(losses)) > 1
+    assert chosen.settings() == candidates[losses.index(min(losses))].settings()
+    assert SMALL.search(lm, prompts).settings() == SMALL.settings()  # a given size stays

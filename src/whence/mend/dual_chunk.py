@@ -12,6 +12,7 @@ Published sizes for a trained length L are c = 3 L / 4 and w = L / 8. Texts of u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -19,6 +20,9 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence.hf.edits import AttentionEdit, EditedCall, Region
 from whence.mend.cure import Cure, context_length
+from whence.mend.size_search import choose_by_loss, reference_length
+from whence.probe.probed_model import ProbedModel
+from whence.probe.tasks.task import Prompt
 from whence.validation import LARGEST_INTEGER, require_choice, require_integer
 
 
@@ -26,7 +30,8 @@ class DualChunk(Cure):
     """Rotate queries and keys inside chunks, so that no distance exceeds the chunk size.
 
     Args:
-        chunk: the chunk size c; 3/4 of the trained length by default.
+        chunk: the chunk size c; 3/4 of the trained length by default. ``search`` tries 3/4 of 1, 1/2 and 1/4 of the longest
+            prompt, and windows in proportion.
         window: the local window w, below ``chunk``; 1/8 of the trained length by default.
         temperature: what multiplies the scores of a query that T tokens precede or are, if T exceeds the trained length L.
             ``"official"``: ``(1 + 0.05 ln(T/L))**2``; the published code multiplies queries and keys by the root.
@@ -55,6 +60,18 @@ class DualChunk(Cure):
 
     def identity(self) -> DualChunk:
         return DualChunk(LARGEST_INTEGER, self.window, None, self.trained)
+
+    def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> DualChunk:
+        """The chunk and window with the least loss of the answers, if no chunk was given."""
+        if self.chunk is not None:
+            return self
+        lengths = dict.fromkeys(max(8, reference_length(lm, prompts) // part) for part in (2, 1, 4))
+        candidates = [
+            DualChunk(3 * n // 4, n // 8 if self.window is None else self.window, self.temperature, self.trained)
+            for n in lengths
+            if self.window is None or self.window < 3 * n // 4
+        ]
+        return choose_by_loss(lm, prompts, candidates) if candidates else self
 
     def edits(self, model: Any) -> AttentionEdit:
         trained = self.trained or context_length(model)

@@ -12,6 +12,7 @@ continues the first. Inside the trained length the cure shortens distances, whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -20,6 +21,9 @@ from whence.errors import usage_error
 from whence.hf.edits import AttentionEdit, EditedCall, Region
 from whence.mend.cure import Cure, context_length
 from whence.mend.log_n import query_factor
+from whence.mend.size_search import choose_by_loss, reference_length
+from whence.probe.probed_model import ProbedModel
+from whence.probe.tasks.task import Prompt
 from whence.validation import require_flag, require_integer
 
 
@@ -28,7 +32,8 @@ class SelfExtend(Cure):
 
     Args:
         group: tokens of a group. 1 changes nothing.
-        window: distances below it stay exact; a multiple of ``group``. By default a quarter of the model's context.
+        window: distances below it stay exact; a multiple of ``group``. By default a quarter of the model's context;
+            ``search`` tries an eighth, a quarter and half of the longest prompt.
         temperature: multiply the query at i by ``max(1, ln(i+1) / ln trained)``.
         trained: the trained length; the model's context by default. Only ``temperature`` needs it.
     """
@@ -57,6 +62,15 @@ class SelfExtend(Cure):
 
     def identity(self) -> SelfExtend:
         return SelfExtend(1, self.window, False, self.trained)
+
+    def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> SelfExtend:
+        """The window with the least loss of the answers, if none was given."""
+        if self.window is not None:
+            return self
+        length = reference_length(lm, prompts)
+        windows = dict.fromkeys(max(1, length // part // self.group) * self.group for part in (4, 8, 2))
+        candidates = [SelfExtend(self.group, window, self.temperature, self.trained) for window in windows]
+        return choose_by_loss(lm, prompts, candidates)
 
     def edits(self, model: Any) -> AttentionEdit:
         trained = self.trained or context_length(model)

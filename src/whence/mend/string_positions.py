@@ -14,6 +14,7 @@ The published code counts the key at distance S twice while it reads a prompt, a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,9 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence.hf.edits import AttentionEdit, EditedCall, Region
 from whence.mend.cure import Cure, context_length
+from whence.mend.size_search import choose_by_loss, reference_length
+from whence.probe.probed_model import ProbedModel
+from whence.probe.tasks.task import Prompt
 from whence.validation import require_flag, require_integer
 
 FACTOR = (1 + 0.1 * math.log(2)) ** 2  # 1.1434
@@ -30,7 +34,8 @@ class StringPositions(Cure):
     """Shift the distances from ``shift`` on down to ``window`` and above.
 
     Args:
-        shift: S, the first distance that is shifted; 0.33 of the model's context by default.
+        shift: S, the first distance that is shifted; 0.33 of the model's context by default. ``search`` tries 0.25, 0.33
+            and 0.4 of the longest prompt, with a window of at most half of it.
         window: W, the distance that S becomes; at most ``shift``. By default 128, or ``shift`` if that is less.
         temperature: multiply all scores by ``(1 + 0.1 ln 2)**2``, about 1.1434, as the published code does at any length.
     """
@@ -51,6 +56,16 @@ class StringPositions(Cure):
     def identity(self) -> StringPositions:
         shift = self.shift or 1
         return StringPositions(shift, shift, False)
+
+    def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> StringPositions:
+        """The shift with the least loss of the answers, if none was given."""
+        if self.shift is not None:
+            return self
+        length = reference_length(lm, prompts)
+        shifts = dict.fromkeys(max(2, int(part * length)) for part in (0.33, 0.25, 0.4))
+        window = 128 if self.window is None else self.window
+        candidates = [StringPositions(shift, min(window, shift // 2), self.temperature) for shift in shifts]
+        return choose_by_loss(lm, prompts, candidates)
 
     def edits(self, model: Any) -> AttentionEdit:
         shift = self.shift or max(1, int(0.33 * context_length(model)))
