@@ -16,7 +16,9 @@ from typing import Any
 
 from whence_papers import FOLDER
 from whence_papers.epar import experiments as epar
+from whence_papers.ledger import LedgerFolders
 from whence_papers.ledger.command import SIGNS, judge_all
+from whence_papers.ledger.headlines import headline_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "papers" / "README.md"
@@ -100,11 +102,18 @@ def overview(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def headlines() -> str:
+    """Published figures of cures and ours, from the committed trials."""
+    head, rows = headline_rows(LedgerFolders(FOLDER / "claims", FOLDER / "results"))
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
+
+
 def render(text: str) -> str:
     """The README with its generated parts replaced."""
     found = judge_all(FOLDER / "claims", FOLDER / "results")
     studies = study_commands()
-    parts = {"overview": overview(found), "experiments": experiments(studies)}
+    parts = {"overview": overview(found), "experiments": experiments(studies), "headlines": headlines()}
     parts |= {one["name"]: table(one, studies) for one in found["sources"]}
     for name, part in parts.items():
         begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"

@@ -1,6 +1,8 @@
 """Readings of trials of cures: a tiny trial, with planted answers, packed as the committed ones are."""
 
 import dataclasses
+import functools
+import re
 import shutil
 
 import pytest
@@ -14,7 +16,7 @@ from whence.mend.trial_plan import TrialPlan
 from whence.probe.identity import identify
 from whence.probe.plan import TaskSpec
 from whence.probe.probed_model import tiny_random_model
-from whence_papers.ledger import LedgerFolders, MissingEvidence, mend_records
+from whence_papers.ledger import LedgerFolders, MissingEvidence, headlines, mend_records
 from whence_papers.ledger.claims import Claim, FigureCheck
 from whence_papers.ledger.mend_records import READERS, UnavailableCure, load_pairs, measure_change
 from whence_papers.ledger.verdicts import judge
@@ -125,3 +127,18 @@ def test_what_is_missing_is_waited_for(trial):
         READERS["cure_effect"](folders, [MODEL], "pine")
     with pytest.raises(UnavailableCure):
         load_pairs(folders, MODEL, "pine")
+
+
+def test_headlines_beside_ours(trial, tmp_path, monkeypatch):
+    head, rows = headlines.headline_rows(LedgerFolders(results=tmp_path))
+    assert all(len(row) == len(head) and set(row[-2:]) == {headlines.NO_TRIAL} for row in rows)
+    plant(trial, tmp_path, (16, 0, 8), (16, 16, 16))
+    folders = LedgerFolders(results=tmp_path)
+    monkeypatch.setattr(headlines, "load_pairs", functools.partial(load_pairs, min_items=2))
+    one = headlines.Headline("log-n", "a paper", "average", "1.0 → 2.0", "average", ("key-value",))
+    text = headlines.describe_ours(folders, one, MODEL)
+    assert re.fullmatch(r"[\d.]+ → 100\.0 \(\+[\d.]+ to \+[\d.]+\)", text)
+    middle = dataclasses.replace(one, statistic="middle")
+    assert headlines.describe_ours(folders, middle, MODEL) == "0.0 → 100.0 (+100.0 to +100.0)"
+    assert headlines.describe_ours(folders, dataclasses.replace(one, cure="pine"), MODEL) == "not applicable"
+    assert headlines.describe_untouched(folders, MODEL, ("key-value",)).startswith("100.0, 0.0, ")
