@@ -26,6 +26,14 @@ class MissingExtra(WhenceError, ImportError):
     """A feature needs an optional dependency that is not installed or cannot be imported."""
 
 
+class Terminated(WhenceError):
+    """A signal or a time limit asked training to stop. A checkpoint was written; the run resumes from it."""
+
+    def __init__(self, message: str, signal_number: int | None = None) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number  # of the signal that asked, if one did
+
+
 def usage_error(
     subject: str, got: str, rule: str, remedy: str, *, kind: type[WhenceError] = WhenceError
 ) -> WhenceError:

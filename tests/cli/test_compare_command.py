@@ -5,10 +5,14 @@ Most commands run in this process. Three run in their own process, as a user's w
 
 import json
 import re
+import signal
 import subprocess
 import sys
 
 import pytest
+
+from whence.cli.compare_config import rebase_values
+from whence.errors import Terminated
 
 SMALL = ["--task", "retrieval", "--position", "none", "--position", "alibi", "--seeds", "1", "--steps", "4"]
 
@@ -179,6 +183,13 @@ def test_positions_on_the_command_line_replace_the_arms_of_a_file(run_whence, tm
         (["--executor", "locl"], r"locl.*did you mean local\?"),
         (["--task", "coppy"], r"coppy.*did you mean copy\?"),
         (["--metric", "acuracy"], r"acuracy.*did you mean accuracy\?"),
+        (["--metric", "mcc"], r"(?m)^--metric got 'mcc', .*retrieval.*choose accuracy"),
+        (["--margin", "-1"], r"(?m)^--margin got -1.*above 0.*leave it out"),
+        (["--lr", "0"], r"(?m)^--lr got 0\.0, .*above 0; set another value"),
+        (["--dropout", "2"], r"(?m)^--dropout got 2.*below 1"),
+        (["--set", "schedule=linear"], r"(?m)^--set schedule got 'linear'.*constant, cosine"),
+        (["--position", "none; lr=0"], r"(?m)^lr of the arm 'none; lr=0' got 0, .*set another value"),
+        (["--position", "none; heads=3"], r"(?m)^embed_dim and heads of the arm 'none; heads=3' got 32 and 3"),
         (["--position", "rotery"], r"rotery.*did you mean rotary\?"),
         (["--position", "Learned(max_length=3)"], r"only arms that cannot run on .*max_length=3.*another position"),
     ],
@@ -189,6 +200,30 @@ def test_wrong_options_are_named_before_training(run_whence, tmp_path, options, 
     done = run_whence("compare", *known, *positions, "--seeds", "3", "--jobs", "1", *options)
     assert done.returncode == 2 and re.search(message, done.stderr), done.stderr
     assert not list(tmp_path.glob("build/compare/**/*seed*.json"))
+
+
+def test_paths_of_a_file_start_from_its_folder(tmp_path):
+    (tmp_path / "saved").mkdir()
+    for data, expected in (
+        ("reviews.csv", str(tmp_path / "reviews.csv")),
+        ("hf:stanfordnlp/imdb", "hf:stanfordnlp/imdb"),
+        ("stanfordnlp/imdb", "stanfordnlp/imdb"),
+        ("saved", str(tmp_path / "saved")),
+        ("hf:saved", f"hf:{tmp_path / 'saved'}"),
+    ):
+        assert rebase_values({"data": data}, tmp_path) == {"data": expected}
+    assert rebase_values({"tokens": "tok/tokenizer.json"}, tmp_path) == {"tokens": str(tmp_path / "tok/tokenizer.json")}
+    assert rebase_values({"tokens": "bytes", "out": "here"}, tmp_path) == {"tokens": "bytes", "out": "here"}
+
+
+@pytest.mark.parametrize("options", [[], ["--sweep", "lr=1e-3,1e-2"]])
+def test_a_stopped_command_has_the_exit_code_of_its_signal(run_whence, monkeypatch, options):
+    def stop(*arguments, **named):
+        raise Terminated("stopped at step 3; run the command again to resume", signal.SIGTERM)
+
+    monkeypatch.setattr("whence.lab.sequential.run_until_decided", stop)
+    done = run_whence("compare", *SMALL, "--jobs", "1", *options)
+    assert done.returncode == 143 and "run the command again" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_every_two_positions_are_compared(run_whence, tmp_path):

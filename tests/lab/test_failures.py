@@ -7,6 +7,7 @@ import pytest
 
 from whence.lab import failures, results, runner, sequential, training
 from whence.lab.arms import parse_arm
+from whence.lab.claims import is_claimed
 from whence.lab.sources import pin_sources
 from whence.lab.study import Budget, Decision, Study
 from whence.report.comparison import page
@@ -129,6 +130,23 @@ def test_a_failure_that_another_process_stored_is_not_tried_again_in_this_call(t
     monkeypatch.setattr(runner, "execute_run", execute)
     (failed,) = runner.run_study(study, tmp_path).failed
     assert failed.run_id == (run.arm.name, run.seed) and "KeyError: 'there'" in str(failed)
+
+
+def test_a_failure_is_stored_before_the_claim_on_its_run_is_released(tmp_path, broken, monkeypatch):
+    """Otherwise a process that waits for the run would find neither a record nor a failure, and train it again."""
+    failing, _ = broken
+    failing.add(("NoPosition", 0))
+    claimed, write = [], failures.write_failure
+
+    def write_failure(run, folder, failure):
+        claimed.append(is_claimed(run, folder))
+        write(run, folder, failure)
+
+    monkeypatch.setattr(runner, "write_failure", write_failure)
+    run = STUDY.runs()[0]
+    with pytest.raises(failures.RunFailed, match="AwkwardError: out of paper"):
+        runner.try_run(run, tmp_path)
+    assert claimed == [True] and not is_claimed(run, tmp_path)
 
 
 def test_a_stored_failure_counts_only_without_a_record(tmp_path):

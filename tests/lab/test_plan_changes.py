@@ -35,7 +35,8 @@ def build_records(study, hour):
 )
 def test_what_was_planned_otherwise_is_named(later, differs):
     text = describe_plan_change(later, build_records(FIRST, 1))
-    assert "4 of 4 records existed before this plan" in text and differs in text and "--until decided" in text
+    assert "4 of 4 records existed before this plan" in text and differs in text
+    assert ("--until decided" in text) == ("seeds" in differs)  # the advice is about seeds
     assert describe_plan_change(later, build_records(FIRST, 1) + build_records(later, 2)).startswith("4 of ")
     assert describe_plan_change(later, build_records(later, 1)) is None
 

@@ -7,7 +7,8 @@ import pytest
 from small_study import ARMS, build_execute, build_study, load_results
 
 from whence import WhenceError
-from whence.lab import claims, runner, training
+from whence.errors import Terminated
+from whence.lab import claims, runner
 from whence.lab.arms import Arm
 from whence.lab.executors import load_executor
 from whence.lab.study import Budget
@@ -65,7 +66,7 @@ def test_a_stopped_worker_costs_its_own_run_which_resumes(cluster, tmp_path, num
     assert not list(tmp_path.rglob("*.part"))
 
 
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, training.Terminated])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Terminated])
 def test_a_stopped_main_process_cancels_its_runs_with_a_checkpoint(cluster, tmp_path, kind):
     endless = build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=10**6, batch_size=8))
 

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from whence import WhenceError
+from whence.errors import Terminated
 from whence.lab import decisions, results, runner, sequential, training
 from whence.lab.arms import parse_arm
 from whence.lab.sources import pin_sources
@@ -29,7 +30,7 @@ def trained(monkeypatch):
     def train(model, task, budget, seed, state, on_progress=None, **others):
         name = type(model.body.layers[0].attention.position).__name__
         if others["should_stop"]():
-            raise training.Terminated("stopped")
+            raise Terminated("stopped")
         done.append((name, seed))
         value = (
             0.4 + GAIN[name] + random.Random(f"{seed}").gauss(0, 0.05) + random.Random(f"{name}{seed}").gauss(0, 0.01)

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 from small_study import ARMS, build_study
 
 from whence.cli import run as run_command
+from whence.errors import Terminated
 from whence.lab import claims, runner, training
 from whence.lab.executors import load_executor
 from whence.lab.sources import pin_sources
@@ -132,7 +132,7 @@ def test_a_shard_reports_when_all_records_are_there(tmp_path, capsys, monkeypatc
     study = build_study(arms=ARMS[:2], seeds=(0,), budget=Budget(steps=1, batch_size=2))
     run_command.run_studies([study], tmp_path, 1, "title", shard="1/2")
     first = capsys.readouterr()
-    assert "1 runs of other shards have no record yet" in first.err and f"whence report {tmp_path}" in first.err
+    assert "1 run of other shards has no record yet" in first.err and f"whence report {tmp_path}" in first.err
     assert "report:" not in first.out
     run_command.run_studies([study], tmp_path, 1, "title", shard="2/2")
     second = capsys.readouterr()
@@ -144,21 +144,11 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, number):
     """For runs side by side: ``test_a_stopped_group_leaves_records_and_checkpoints``."""
     study = build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=10**6, batch_size=8))
     before, executor = signal.getsignal(number), load_executor("local", 1)
-    with pytest.raises(training.Terminated, match="run the command again") as raised:
+    with pytest.raises(Terminated, match="run the command again") as raised:
         list(executor.run(runner.execute_run, study.runs(), tmp_path, lambda *_: signal.raise_signal(number)))
     assert raised.value.signal_number == number
     assert checkpoint_path(study.runs()[0], tmp_path).exists()
     assert signal.getsignal(number) == before
-
-
-def test_a_stopped_command_has_the_exit_code_of_its_signal(tmp_path, monkeypatch, capsys):
-    def stop(*arguments, **named):
-        raise training.Terminated("stopped at step 3; run the command again to resume", signal.SIGTERM)
-
-    monkeypatch.setattr("whence.lab.sequential.run_until_decided", stop)
-    with pytest.raises(typer.Exit) as raised:
-        run_command.run_studies([build_study()], tmp_path, 1, "title")
-    assert raised.value.exit_code == 143 and "run the command again" in capsys.readouterr().err
 
 
 def test_partial_files_of_killed_writers_are_removed(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import time
 from itertools import pairwise
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from small_study import build_study
 
 from whence import WhenceError
+from whence.cli.compare_sweep import run_sweeps
 from whence.lab import runner, sweeps, tasks, training
 from whence.lab.arms import parse_arm
 from whence.lab.settings import parse_arm_text
@@ -71,6 +73,25 @@ def test_the_best_try_of_each_arm_is_chosen_without_test_data(tmp_path, monkeypa
     folder = runner.run_study(again, tmp_path).folder
     with pytest.raises(WhenceError, match=r"--sweep got .*'alibi' that failed or diverged.*other values"):
         sweeps.choose_settings(STUDY, again, folder, one)
+
+
+def test_a_shard_does_not_repeat_a_try_that_failed(tmp_path, monkeypatch, capsys):
+    tried = []
+
+    def train(model, task, budget, seed, state, on_progress=None, **others):
+        tried.append((type(model.body.layers[0].attention.position).__name__, budget.lr))
+        if tried[-1] == ("NoPosition", 1e-3):
+            raise KeyError("there")
+        rows = {split: {"value": 0.5} for split in task.splits()}
+        return {"steps": 1, "losses": [], "evaluations": [{"step": 1, "splits": rows}]}
+
+    monkeypatch.setattr(training, "train", train)
+    sweep, deadline = {"lr": (1e-3, 1e-2)}, time.monotonic() + 600
+    (chosen,) = run_sweeps([STUDY], sweep, 1, tmp_path, 1, "local", deadline, "1/2")
+    assert len(tried) == len(set(tried)) == 4 and Run(chosen, chosen.arms[0], 0).budget.lr == 1e-2
+    assert capsys.readouterr().err.count("KeyError: 'there'") == 1
+    run_sweeps([STUDY], sweep, 1, tmp_path, 1, "local", deadline, "1/2")
+    assert tried.count(("NoPosition", 1e-3)) == 2  # the same command tries it again
 
 
 def test_no_try_evaluates_test_data(tmp_path):

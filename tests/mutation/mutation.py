@@ -66,6 +66,7 @@ TESTS = {
     L + "executors": ["lab/test_executors.py"],
     L + "checks": ["lab/test_checks_before_training.py"],
     L + "settings": ["lab/test_settings.py"],
+    L + "setting_errors": ["lab/test_settings.py"],
     L + "default_studies": ["lab/test_default_studies.py", "lab/test_settings.py", "lab/tasks/test_file_tasks.py"],
     L + "failures": ["lab/test_failures.py", "lab/test_study_labels.py"],
     L + "plan_changes": ["lab/test_plan_changes.py"],

@@ -1,4 +1,5 @@
-"""The command line application. Exit codes: 0 done, 1 something failed, 2 a usage error, 130 interrupted.
+"""The command line application. Exit codes: 0 done, 1 something failed, 2 a usage error, 130 interrupted,
+128 and the number of the signal if another one asked to stop.
 
 Other packages add commands by an entry point of the group ``whence.commands``: a function with typer's annotations. Its
 docstring is the help text; what follows a line ``Examples:`` is shown below the options.
@@ -10,6 +11,7 @@ An error in the user's own code, such as a hook or a task, is one line with its 
 from __future__ import annotations
 
 import inspect
+import signal
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,7 +20,7 @@ import typer
 
 from whence.cli import compare, doctor, mend, probe, report, show, studies
 from whence.cli import run as run_command
-from whence.errors import WhenceError
+from whence.errors import Terminated, WhenceError
 from whence.plugins import COMMANDS, entry_points, require_unique
 from whence.user_code import describe_user_error, show_tracebacks
 
@@ -89,6 +91,9 @@ add_plugin_commands(app)
 def run() -> None:
     try:
         code = app(standalone_mode=False)  # typer returns the code of an Exit, and of an interrupt, in this mode
+    except Terminated as error:  # of any command that trains
+        print(error, file=sys.stderr)
+        sys.exit(128 + (error.signal_number or signal.SIGTERM))
     except WhenceError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

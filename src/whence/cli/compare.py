@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,7 +107,10 @@ def compare(
     ] = False,
     shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="Position that all others are compared with. Default: the first.")
+        str | None,
+        typer.Option(
+            help="Position that all others are compared with. Default: the first, or rotary for recall and topics if it is there."
+        ),
     ] = None,
     jobs: Annotated[
         int | None,
@@ -155,7 +160,7 @@ def compare(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file with values for these options. Its paths start from its own folder. Options here override it.",
+            help="TOML file with values for these options. Its paths start from its own folder, except out. Options here override it.",
             callback=read_config,
             is_eager=True,  # the other options need it
         ),
@@ -164,6 +169,7 @@ def compare(
     from whence.cli.compare_sweep import require_one_process, run_sweeps
     from whence.cli.run import parse_shard, run_studies
     from whence.lab import default_studies, runner
+    from whence.lab.setting_errors import rename_settings
     from whence.lab.settings import parse_setting
     from whence.lab.sweeps import parse_sweeps
 
@@ -200,20 +206,21 @@ def compare(
         "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,
     }  # fmt: skip
     settings |= {name: value for name, value in named.items() if value is not None}
-    studies = default_studies.build_studies(
-        tuple(tasks or default_studies.DEFAULT_TASKS),
-        choose_arms(ctx, position) or default_studies.DEFAULT_POSITIONS,
-        looks,
-        baseline=baseline,
-        settings=settings,
-        task_settings=task_settings,
-        context=context,
-        lengths=multiples,
-        metric=metric or "",
-        margin=margin,
-        family="pairs" if pairs else "baseline",
-    )
-    studies, notes = runner.check_studies(studies, baseline)
+    with rename_settings(partial(name_options, [str(one.name) for one in ctx.command.params])):
+        studies = default_studies.build_studies(
+            tuple(tasks or default_studies.DEFAULT_TASKS),
+            choose_arms(ctx, position) or default_studies.DEFAULT_POSITIONS,
+            looks,
+            baseline=baseline,
+            settings=settings,
+            task_settings=task_settings,
+            context=context,
+            lengths=multiples,
+            metric=metric or "",
+            margin=margin,
+            family="pairs" if pairs else "baseline",
+        )
+        studies, notes = runner.check_studies(studies, baseline)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     deadline = time.monotonic() + seconds
@@ -224,6 +231,16 @@ def compare(
         studies = tuned
     left = max(1e-3, deadline - time.monotonic())
     run_studies(studies, out, jobs, None, executor, left, shard)
+
+
+def name_options(known: Sequence[str], settings: Sequence[str]) -> str:
+    """The options for settings.
+
+    >>> name_options(["embed_dim", "heads"], ["embed_dim", "heads"]), name_options(["lr"], ["schedule"])
+    ('--embed-dim and --heads', '--set schedule')
+    """
+    options = [f"--{name.replace('_', '-')}" if name in known else f"--set {name}" for name in settings]
+    return " and ".join(options)
 
 
 def parse_duration(text: str) -> float:

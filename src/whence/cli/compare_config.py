@@ -57,7 +57,8 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The values of a config file, with the files of positions, tasks, executor and data resolved against its folder."""
+    """The values of a config file, with the files of positions, tasks, executor, data and tokens resolved against its folder."""
+    from whence.lab.default_studies import rebase_data, rebase_tokens
     from whence.lab.settings import rebase_arm
     from whence.plugins import rebase_file
 
@@ -67,6 +68,8 @@ def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
         ("baseline", rebase_arm),
         ("task", rebase_file),
         ("executor", rebase_file),
+        ("data", rebase_data),
+        ("tokens", rebase_tokens),
     ):
         value = values.get(name)
         if isinstance(value, str):
@@ -80,8 +83,6 @@ def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
             else one
             for one in values["arms"]
         ]
-    if isinstance(values.get("data"), str):
-        rebased["data"] = str(folder / values["data"])
     return rebased
 
 

@@ -15,7 +15,7 @@ from whence.errors import usage_error
 from whence.lab.study_labels import label_study
 
 if TYPE_CHECKING:
-    from whence.lab.study import Study
+    from whence.lab.study import Run, Study
 
 
 class SweepTable(ArmTable):
@@ -99,46 +99,58 @@ def run_sweeps(
 
     A shard does its share of the tries first, then those that no other process has begun, and waits for the rest.
     """
-    from whence.cli.run import describe_divergence, parse_shard
+    from whence.cli.run import count_runs, describe_divergence, parse_shard
     from whence.lab import sweeps
     from whence.lab.executors import default_jobs
+    from whence.lab.failures import load_failure
+    from whence.lab.runner import StudyOutcome
     from whence.lab.sequential import run_until_decided
     from whence.lab.sources import pin_sources
+    from whence.lab.study_folder import study_folder
+
+    began = time.time()
+
+    def select_untried(runs: list[Run]) -> list[Run]:
+        """The runs without those that failed in this sweep, here or in another process."""
+        failures = [load_failure(run, study_folder(run.study, out / sweeps.FOLDER)) for run in runs]
+        return [run for run, failure in zip(runs, failures, strict=True) if failure is None or failure.time < began]
 
     tuning = [pin_sources(sweeps.build_tuning_study(study, sweep, seeds)) for study in studies]
     tries, runs = len(sweeps.list_combinations(sweep)), sum(len(study.runs()) for study in tuning)
     print(
-        f"sweep: {tries} tries of each arm on validation data, {runs} runs; the comparison then evaluates test data, "
+        f"sweep: {tries} tries of each arm on validation data, {count_runs(runs)}; the comparison then evaluates test data, "
         "with the chosen settings alone",
         file=sys.stderr,
     )
     index, count = parse_shard(shard)
-    selections = [lambda runs: runs[index::count], lambda runs: runs] if count > 1 else [lambda runs: runs]
+    selections = [lambda runs: runs[index::count], select_untried] if count > 1 else [lambda runs: runs]
+    outcomes = [StudyOutcome(out)] * len(tuning)
     with show_arms(tuning, deadline - time.monotonic(), SweepTable) as callbacks:
         for select in selections:
             states = run_until_decided(
                 tuning, out / sweeps.FOLDER, seconds=max(1e-3, deadline - time.monotonic()), jobs=jobs or default_jobs(),
                 executor=executor, select=select, **callbacks,
             )  # fmt: skip
-    for state in states:
+            outcomes = [before.merge(state.outcome) for before, state in zip(outcomes, states, strict=True)]
+    for outcome in outcomes:
         for line in [
-            *state.outcome.problems,
-            *(error.describe() for error in state.outcome.failed),
-            *(describe_divergence(run, state.outcome.folder) for run in state.outcome.diverged),
+            *outcome.problems,
+            *(error.describe() for error in outcome.failed),
+            *(describe_divergence(run, outcome.folder) for run in outcome.diverged),
         ]:
             print(line, file=sys.stderr)
-    unfinished = sum(len(state.outcome.unfinished) for state in states)
+    unfinished = sum(len(outcome.unfinished) for outcome in outcomes)
     if unfinished:
         print(
-            f"the time limit was reached in the sweep; run the command again to resume {unfinished} runs",
+            f"the time limit was reached in the sweep; run the command again to resume {count_runs(unfinished)}",
             file=sys.stderr,
         )
         return None
-    if any(state.outcome.problems for state in states):
+    if any(outcome.problems for outcome in outcomes):
         raise typer.Exit(1)
     tuned = []
-    for study, own, state in zip(studies, tuning, states, strict=True):
-        chosen, record = sweeps.choose_settings(study, own, state.outcome.folder, sweep)
+    for study, own, outcome in zip(studies, tuning, outcomes, strict=True):
+        chosen, record = sweeps.choose_settings(study, own, outcome.folder, sweep)
         chosen = pin_sources(chosen)
         sweeps.write_sweep(chosen, out, record)
         print("\n".join(choice_lines(label_study(study), record)))

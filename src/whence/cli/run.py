@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,6 +111,14 @@ def parse_shard(text: str | None) -> tuple[int, int]:
     return int(first) - 1, int(second)
 
 
+def count_runs(number: int) -> str:
+    """
+    >>> count_runs(1), count_runs(3)
+    ('1 run', '3 runs')
+    """
+    return f"{number} run{'' if number == 1 else 's'}"
+
+
 def count_missing_runs(states: list[StudyProgress], index: int, count: int) -> int:
     """The number of runs that belong to other shards and have not ended. After several looks there are none."""
     from whence.lab.failures import load_failure
@@ -146,19 +153,14 @@ def run_studies(
     from whence.lab.executors import process_rank
     from whence.lab.sequential import run_until_decided
     from whence.lab.sources import pin_sources
-    from whence.lab.training import Terminated
 
     index, count = parse_shard(shard)
     pinned = [pin_sources(study) for study in studies]
-    try:
-        with show_arms(pinned, seconds) as callbacks:
-            states = run_until_decided(
-                pinned, out, seconds=seconds, jobs=jobs, executor=executor, select=lambda runs: runs[index::count],
-                **callbacks,
-            )  # fmt: skip
-    except Terminated as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(128 + (error.signal_number or signal.SIGTERM)) from None
+    with show_arms(pinned, seconds) as callbacks:
+        states = run_until_decided(
+            pinned, out, seconds=seconds, jobs=jobs, executor=executor, select=lambda runs: runs[index::count],
+            **callbacks,
+        )  # fmt: skip
     if process_rank() != 0:
         return
     folders = [state.outcome.folder for state in states if (state.outcome.folder / "study.json").exists()]
@@ -167,12 +169,12 @@ def run_studies(
     problems += [describe_divergence(run, s.outcome.folder) for s in states for run in s.outcome.diverged]
     unfinished = sum(len(state.outcome.unfinished) for state in states)
     if unfinished:
-        print(f"the time limit was reached; run the command again to resume {unfinished} runs", file=sys.stderr)
+        print(f"the time limit was reached; run the command again to resume {count_runs(unfinished)}", file=sys.stderr)
     for line in [*(note for state in states for note in state.outcome.notes), *problems]:
         print(line, file=sys.stderr)
     if not unfinished and (missing := count_missing_runs(states, index, count)):
         print(
-            f"shard {shard} is done; {missing} runs of other shards have no record yet. The shard that ends last writes "
+            f"shard {shard} is done; {count_runs(missing)} of other shards {'has' if missing == 1 else 'have'} no record yet. The shard that ends last writes "
             f"the report; whence report {out} writes it from the records there are.",
             file=sys.stderr,
         )

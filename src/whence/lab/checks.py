@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from whence.errors import CausalOnly, NonFiniteHook, WhenceError, require_package, usage_error
+from whence.lab.setting_errors import rename_arm_settings
 from whence.lab.study import Run, Study
 from whence.lab.study_labels import label_study, label_task
 from whence.lab.tasks import Batch, Task, select_row
@@ -45,7 +47,9 @@ def find_unusable_arms(study: Study, task: Task) -> list[UnusableArm]:
     for arm in study.arms:
         run = Run(study, arm, study.seeds[0])
         try:
-            reason = find_reason(task, task.build_model(run.model, arm, run.seed).eval(), inputs, label)
+            with rename_arm_settings(arm.name) if arm.model else nullcontext():
+                model = task.build_model(run.model, arm, run.seed)
+            reason = find_reason(task, model.eval(), inputs, label)
         except CausalOnly:  # other errors are about the settings, which the user can correct
             reason = describe_causal_only(label)
         if reason is not None:

@@ -223,11 +223,37 @@ def file_task(data: str, **options: Any) -> tuple[str, dict[str, Any]]:
     return task, {"path": data, "sha256": hash_inputs(data, tokens), **chosen}
 
 
+def rebase_data(data: str, folder: Path) -> str:
+    """The value of --data with a relative path resolved against a folder. Names of datasets remain as they are.
+
+    >>> rebase_data("reviews.csv", Path("/studies")), rebase_data("hf:stanfordnlp/imdb", Path("/studies"))
+    ('/studies/reviews.csv', 'hf:stanfordnlp/imdb')
+    """
+    path = folder / data.removeprefix(hub.PREFIX)
+    if hub.is_hub_name(data):
+        return f"{hub.PREFIX}{path}" if path.is_dir() else data
+    return data if _may_be_hub_name(data) and not path.exists() else str(path)
+
+
+def rebase_tokens(tokens: str, folder: Path) -> str:
+    """The value of --tokens with the path of a tokenizer file resolved against a folder.
+
+    >>> rebase_tokens("tok/tokenizer.json", Path("/studies")), rebase_tokens("bytes", Path("/studies"))
+    ('/studies/tok/tokenizer.json', 'bytes')
+    """
+    return str(folder / tokens) if Path(tokens).suffix or "/" in tokens else tokens
+
+
+def _may_be_hub_name(data: str) -> bool:
+    """Whether a text has the form of a dataset's name. Names without a dot are the usual ones; others need ``hf:``."""
+    return not Path(data).suffix and all(part.replace("-", "").replace("_", "").isalnum() for part in data.split("/"))
+
+
 def _locate_data(data: str) -> str:
     """The data as a path that exists, or as ``hf:NAME``."""
     if hub.is_hub_name(data) or Path(data).exists():
         return data if hub.is_hub_name(data) else str(Path(data))
-    if Path(data).suffix or not all(part.replace("-", "").replace("_", "").isalnum() for part in data.split("/")):
+    if not _may_be_hub_name(data):
         rule = "it must name a file, a folder, or a Hugging Face dataset as hf:NAME"
         raise usage_error("--data", f"no file {data}", rule, "check the path")
     return f"{hub.PREFIX}{data}"  # reading it says so if there is no such dataset either

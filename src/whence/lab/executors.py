@@ -22,9 +22,9 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from whence.errors import WhenceError, usage_error
+from whence.errors import Terminated, WhenceError, usage_error
 from whence.lab.study import Run
-from whence.lab.training import Progress, Terminated, catch_stop_signals
+from whence.lab.training import Progress, catch_stop_signals
 from whence.plugins import (
     EXECUTORS,
     PluginReference,

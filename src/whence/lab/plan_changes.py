@@ -41,7 +41,7 @@ def describe_plan_change(study: Study, records: Iterable[Mapping[str, Any]]) -> 
         f"{earlier} of {len(listed)} records existed before this plan, which differs from theirs in {differs}. The error rate "
         "holds only if their results did not lead to the change."
     )
-    if len(study.looks) > 1:
+    if "seeds" not in changes or len(study.looks) > 1:
         return text
     return f"{text} To add seeds after a look at the results, use --until decided: it plans its looks in advance."
 

@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from whence.errors import require_package, usage_error
+from whence.errors import Terminated, require_package, usage_error
 from whence.lab.executors import Execute, OnProgress, Outcome, forward_messages, limit_rate
 from whence.lab.study import Run
-from whence.lab.training import Progress, Terminated, catch_stop_signals
+from whence.lab.training import Progress, catch_stop_signals
 from whence.lab.workers import WorkerSetup, list_variables
 
 #: environment variable with the address of a cluster

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from whence import records
-from whence.errors import require_package, usage_error
+from whence.errors import Terminated, require_package, usage_error
 from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import Executor, OnProgress, broadcast, open_executor, process_rank, world_size
@@ -255,10 +256,12 @@ def execute_run(
     origin: dict[str, Any] | None = None,
     deadline: float | None = None,
     trained: Mapping[str, TrainedRun] | None = None,
+    within_claim: AbstractContextManager[None] | None = None,
 ) -> dict[str, Any]:
     """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now.
 
     ``trained``: runs of other studies with the same weights, by file name; they are evaluated and not trained.
+    ``within_claim`` is left before the claim on the run is released.
 
     Raises ``RunInProgress`` if another process trains it, and ``DeadlineReached`` if it is not done at the deadline.
     """
@@ -275,7 +278,7 @@ def execute_run(
     ):  # distributed processes train a run together, and would not all see its record at the same time
         return train_run(run, folder, on_progress, origin, deadline)
     path = folder / run.file_name
-    with claim_run(run, folder):
+    with claim_run(run, folder), within_claim or nullcontext():
         for written in (path, folder / "weights" / run.weights_name, checkpoint_path(run, folder)):
             records.remove_partial_files(written)
         if records.exists(path) and find_record_problem(path, run) is None:
@@ -296,16 +299,26 @@ def try_run(
     deadline: float | None = None,
     trained: Mapping[str, TrainedRun] | None = None,
 ) -> dict[str, Any]:
-    """``execute_run``, with every error as ``RunFailed``. The failure is stored here, where its traceback is known."""
-    try:
-        record = execute_run(run, folder, on_progress, origin, deadline, trained)
-    except (training.Terminated, RunInProgress, DeadlineReached):
-        raise
-    except Exception as error:
-        raise store_failure(run, folder, error) from None
+    """``execute_run``, with every error as ``RunFailed``.
+
+    The failure is stored while the claim is held: a process that waits for the run finds it and does not train the run again.
+    """
+    with store_errors(run, folder):  # also those that occur before the claim
+        record = execute_run(run, folder, on_progress, origin, deadline, trained, store_errors(run, folder))
     if process_rank() == 0:
         remove_failure(run, folder)
     return record
+
+
+@contextmanager
+def store_errors(run: Run, folder: Path) -> Iterator[None]:
+    """Store an error of the body as the failure of a run, where its traceback is known, and raise it as ``RunFailed``."""
+    try:
+        yield
+    except (Terminated, RunInProgress, DeadlineReached):
+        raise
+    except Exception as error:
+        raise store_failure(run, folder, error) from None
 
 
 def store_failure(run: Run, folder: Path, error: Exception) -> RunFailed:
@@ -365,10 +378,10 @@ def train_run(
 
             try:
                 curves = training.train(model, task, run.budget, run.seed, state, report, should_stop=should_stop)
-            except training.Terminated as error:
+            except Terminated as error:
                 if stop_signal() is None:
                     raise DeadlineReached(str(error)) from None
-                raise training.Terminated(str(error), stop_signal()) from None
+                raise Terminated(str(error), stop_signal()) from None
         result = {"status": "done"} | curves
     except training.DivergenceError as error:
         checkpoint = state.name if state.exists() else None

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from whence import records
-from whence.errors import require_package, usage_error
+from whence.errors import Terminated, require_package, usage_error
 from whence.lab.claims import RunInProgress, is_claimed
 from whence.lab.executors import Execute, OnProgress, Outcome
 from whence.lab.study import Run
-from whence.lab.training import Progress, Terminated, catch_stop_signals
+from whence.lab.training import Progress, catch_stop_signals
 from whence.lab.workers import WorkerSetup
 
 #: the largest array if --jobs is not set

@@ -12,6 +12,7 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.arms import Arm
+from whence.lab.setting_errors import rename_arm_settings
 from whence.plugins import did_you_mean
 from whence.statistics.analysis_plan import FAMILIES, MIN_ALPHA
 
@@ -71,11 +72,13 @@ class Budget:
                 "it must be a whole number of at least 0",
                 "set another value",
             )
-        if not self.lr > 0 or self.weight_decay < 0 or (self.max_grad_norm is not None and not self.max_grad_norm > 0):
-            got = f"lr={self.lr}, weight_decay={self.weight_decay}, max_grad_norm={self.max_grad_norm}"
-            raise usage_error(
-                "Budget(...)", got, "lr and max_grad_norm must be above 0, weight_decay at least 0", "correct them"
-            )
+        for name in ("lr", "max_grad_norm"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise usage_error(f"Budget({name}=...)", repr(value), "it must be above 0", "set another value")
+        if not self.weight_decay >= 0:
+            rule = "it must be at least 0"
+            raise usage_error("Budget(weight_decay=...)", repr(self.weight_decay), rule, "set another value")
         if self.patience is not None and self.evaluate_every is None:
             got = f"patience={self.patience} without evaluate_every"
             raise usage_error(
@@ -239,7 +242,8 @@ def merge_budget(budget: Budget, arm: Arm) -> Budget:
         remedy = did_you_mean(unknown[0], known, "rename or remove it")
         raise usage_error(f"budget of the arm {arm.name!r}", unknown[0], f"the settings are {', '.join(known)}", remedy)
     other = {"steps": "epochs", "epochs": "steps"}
-    return replace(budget, **{other[name]: None for name in own if name in other and other[name] not in own} | own)
+    with rename_arm_settings(arm.name):
+        return replace(budget, **{other[name]: None for name in own if name in other and other[name] not in own} | own)
 
 
 def share_family(studies: Sequence[Study]) -> list[Study]:

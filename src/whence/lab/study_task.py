@@ -7,6 +7,7 @@ import torch
 from whence.errors import usage_error
 from whence.lab import tasks
 from whence.lab.study import Run, Study
+from whence.lab.study_labels import label_task
 
 
 def load_task(study: Study) -> tasks.Task:
@@ -15,16 +16,16 @@ def load_task(study: Study) -> tasks.Task:
     metric = study.decision.metric or task.metric
     if metric != task.metric and type(task).metric_accumulator is not tasks.Task.metric_accumulator:
         raise usage_error(
-            "Study(decision=...)",
-            f"metric {metric!r}",
-            f"{study.task} computes {task.metric} itself",
+            "Decision(metric=...)",
+            repr(metric),
+            f"{label_task(study.task, study.task_settings)} computes {task.metric} itself",
             "leave out metric",
         )
     if task.num_classes is None and metric not in ("accuracy", "perplexity", task.metric):
         raise usage_error(
-            "Study(decision=...)",
-            f"metric {metric!r}",
-            f"{study.task} is not a classification task",
+            "Decision(metric=...)",
+            repr(metric),
+            f"{label_task(study.task, study.task_settings)} is not a classification task",
             "choose accuracy or perplexity",
         )
     task.metric = metric

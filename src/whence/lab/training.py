@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.errors import NonFiniteHook, WhenceError, require_package
+from whence.errors import NonFiniteHook, Terminated, require_package
 from whence.lab import checkpoints
 from whence.lab.early_stopping import EarlyStopping
 from whence.lab.kernels import training_kernels
@@ -47,14 +47,6 @@ class DivergenceError(Exception):
     def __init__(self, step: int, what: str, curves: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{what} at step {step}")
         self.step, self.curves = step, dict(curves or {})  # up to there
-
-
-class Terminated(WhenceError):
-    """Training was asked to stop. A checkpoint was written; the run resumes from it."""
-
-    def __init__(self, message: str, signal_number: int | None = None) -> None:
-        super().__init__(message)
-        self.signal_number = signal_number  # of the signal that asked, if one did
 
 
 @contextmanager

@@ -43,10 +43,10 @@ def test_a_parquet_file_gives_the_task_of_a_csv_file(tmp_path):
     assert task.settings["data_hash"] == load_data(tmp_path / "a.csv").settings["data_hash"]
     missing = COLUMNS | {"label": [None, "", *COLUMNS["label"][2:]]}
     said = refused(write_parquet(tmp_path / "b.parquet", missing))
-    assert "2 bad rows" in said and "line 1: no label" in said and "line 2: empty label" in said
+    assert "2 bad rows" in said and "row 1: no label" in said and "row 2: empty label" in said
     numbers = COLUMNS | {"label": [None if n == 3 else n % 2 for n in range(80)], "picture": [b"\x00"] * 80}
     said = refused(write_parquet(tmp_path / "c.parquet", numbers))
-    assert "1 bad row of 80" in said and "line 4: no label" in said
+    assert "1 bad row of 80" in said and "row 4: no label" in said
     assert load_data(tmp_path / "c.parquet", skip_bad_rows=True).class_names == ("0", "1")
     (tmp_path / "d.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
     assert "d.parquet" in (said := refused(tmp_path / "d.parquet")) and "write it again" in said

@@ -46,7 +46,7 @@ def read_hub_table(data: str) -> Table:
             continue
         table.columns = list(part.column_names)
         for number, values in enumerate(part, start=1):
-            table.rows.append(Row(number, {**_name_labels(values, names), SPLIT: split}, split_name))
+            table.rows.append(Row(number, {**_name_labels(values, names), SPLIT: split}, split_name, "row"))
     found = {row.values[SPLIT] for row in table.rows}
     if "train" not in found:
         got = f"{data} with the splits {', '.join(splits)}"

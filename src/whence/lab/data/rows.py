@@ -28,9 +28,10 @@ class BadRow:
     line: int
     reason: str
     file: str = ""
+    unit: str = "line"  # or "row", in a file without lines
 
     def __str__(self) -> str:
-        return f"{self.file + ' ' if self.file else ''}line {self.line}: {self.reason}"
+        return f"{self.file + ' ' if self.file else ''}{self.unit} {self.line}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,10 @@ class Row:
     line: int
     values: Mapping[str, Any]
     file: str = ""
+    unit: str = "line"  # or "row"
 
     def bad(self, reason: str) -> BadRow:
-        return BadRow(self.line, reason, self.file)
+        return BadRow(self.line, reason, self.file, self.unit)
 
 
 def has_invalid_utf8(text: str) -> bool:

@@ -199,8 +199,8 @@ def _read_folder(path: Path, columns: Sequence[str | None]) -> Table:
         merged.columns.append(SPLIT)
     for split, table in tables:
         added = {SPLIT: split} if has_splits else {}
-        merged.rows += [Row(row.line, {**row.values, **added}, table.name) for row in table.rows]
-        merged.bad += [BadRow(row.line, row.reason, table.name) for row in table.bad]
+        merged.rows += [Row(row.line, {**row.values, **added}, table.name, row.unit) for row in table.rows]
+        merged.bad += [BadRow(row.line, row.reason, table.name, row.unit) for row in table.bad]
     read = {file for own in files.values() for file in own}
     others = [file.name for file in sorted(path.iterdir()) if file not in read and not file.name.startswith(".")]
     if others:
@@ -288,7 +288,7 @@ def _read_parquet(path: Path) -> Table:
     except Exception as error:  # pyarrow has many classes of errors
         got = f"{path.name}, which cannot be read ({type(error).__name__})"
         raise usage_error("--data", got, "it must be a complete Parquet file", "write it again") from error
-    rows = [Row(number, values) for number, values in enumerate(content.to_pylist(), start=1)]
+    rows = [Row(number, values, unit="row") for number, values in enumerate(content.to_pylist(), start=1)]
     return Table(path.name, list(content.column_names), rows)
 
 

@@ -64,21 +64,23 @@ class LanguageModelling(Task):
         self.lengths = require_lengths(self.name, lengths)
         # the same blocks are scored whatever lengths up to 8x are chosen; longer ones need more text before each block
         longest = max(*LENGTHS, *(self.lengths or ()))
-        self._enough("training", train, context + 1)
-        self._enough("test", test, longest * context + 1)
+        if self.lengths and len(test) <= longest * context:
+            longest = max(self.lengths)  # of a short text
+        self._enough("training", train)
+        self._enough("test", test, longest)
         self.starts = _block_starts(test, context, (longest - 1) * context, blocks)
         if validation is not None:
-            self._enough("validation", validation, context + 1)
+            self._enough("validation", validation)
             self.validation = "validation"
             self.validation_starts = _block_starts(validation, context, 0, blocks)
         self.settings = {"task": self.name, **settings, "context": context, "blocks": blocks}
-        if longest > max(LENGTHS):
+        if longest != max(LENGTHS):
             self.settings["longest"] = longest
 
     def hold_out_validation(self) -> None:
         """The last tenth of the training stream, and at least one block of it, becomes the validation stream."""
         length = max(len(self.train) // 10, self.context + 1)
-        self._enough("training", self.train, length + self.context + 1)
+        self._enough("training", self.train, held_out=length)
         self.train, self.validation_stream = self.train[:-length], self.train[-length:]
         self.validation = "validation"
         self.validation_starts = _block_starts(self.validation_stream, self.context, 0, self.settings["blocks"])
@@ -125,14 +127,16 @@ class LanguageModelling(Task):
             "tokens": f"{self.unit}s; a vocabulary of {self.vocab_size:,}",
         }
 
-    def _enough(self, part: str, stream: Tensor, least: int) -> None:
-        if len(stream) < least:
-            raise usage_error(
-                f"task {self.name!r}",
-                f"{len(stream)} tokens of {part} text",
-                f"a context of {self.context} needs {least}",
-                "use a smaller context or more text",
-            )
+    def _enough(self, part: str, stream: Tensor, multiple: int = 1, held_out: int = 0) -> None:
+        """Reject a stream without one block at ``multiple`` times the context beside the tokens that are held out."""
+        least = multiple * self.context + 1 + held_out
+        if len(stream) >= least:
+            return
+        rule, remedy = f"a context of {self.context} needs {least}", "use a smaller context or more text"
+        if multiple > 1:
+            rule = f"the evaluation at {multiple}x a context of {self.context} needs {multiple} x {self.context} + 1 = {least}"
+            remedy = "use smaller lengths, such as --lengths 1x, a smaller context or more text"
+        raise usage_error(f"task {self.name!r}", f"{len(stream)} tokens of {part} text", rule, remedy)
 
 
 def _block_starts(stream: Tensor, context: int, first: int, blocks: int) -> Tensor:
@@ -285,7 +289,16 @@ class OwnText(LanguageModelling):
 
     name = "own_text"
 
-    def __init__(self, tokenizer: Any, train: str, test: str, context: int = 256, blocks: int = 64) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        train: str,
+        test: str,
+        context: int = 256,
+        blocks: int = 64,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
         wrapped = PretrainedTokenizer(tokenizer)
         settings = {"tokens": wrapped.size, "data_hash": content_hash([train, test])}
-        super().__init__(wrapped.encode(train), wrapped.encode(test), wrapped, context, blocks, settings)
+        train_tokens, test_tokens = wrapped.encode(train), wrapped.encode(test)
+        super().__init__(train_tokens, test_tokens, wrapped, context, blocks, settings, lengths=lengths)

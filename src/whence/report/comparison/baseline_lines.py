@@ -161,7 +161,8 @@ def place_names(lines: Mapping[str, float], end: float) -> list[NameBesideLine]:
 
 
 def _place_row_by_row(lines: Mapping[str, float], end: float) -> list[NameBesideLine]:
-    remaining, placed = dict(lines), []
+    remaining = dict(lines)
+    placed: list[NameBesideLine] = []
     while remaining:
         candidates = [NameBesideLine(name, at, side) for side in (True, False) for name, at in remaining.items()]
         best = min(
