@@ -235,10 +235,10 @@ def relevance_logits(
 ) -> Tensor:
     """Relevance over t, from the mean attention to each document and to a dummy in its place, all ``[..., documents]``.
 
-    >>> bias, relevance = torch.tensor([0.4, 0.1, 0.2]), torch.tensor([0.0, 0.1, 0.05])
+    >>> bias, relevance = torch.tensor([0.4, 0.1, 0.2]), torch.tensor([0.02, 0.1, 0.05])
     >>> logits = relevance_logits(bias + relevance, bias + 0.01, torch.ones(3, dtype=torch.bool), 0.1, absolute=True)
-    >>> (logits * 0.1 + 0.01).tolist()
-    [0.0, 0.10000000149011612, 0.05000000074505806]
+    >>> [round(logit * 0.1 + 0.01, 4) for logit in logits.tolist()]
+    [0.02, 0.1, 0.05]
     """
     t: Tensor | float = temperature
     if not absolute:
