@@ -2,7 +2,7 @@
 
 import pytest
 
-from whence import records
+from whence import WhenceError, records
 from whence.lab import runner
 from whence.lab.default_studies import DEFAULT_POSITIONS, TASK_DEFAULTS, build_studies
 from whence.lab.study_task import load_task
@@ -39,3 +39,20 @@ def test_every_default_split_and_baseline_exists(task):
     (study,) = build_studies((task,))
     assert study.decision.split in load_task(study).splits()
     assert study.decision.baseline in [arm.name for arm in study.arms]
+
+
+@pytest.mark.parametrize("task", ["copy", "recall"])
+def test_the_default_margin_belongs_to_the_metric_of_the_task(task):
+    def margin(**options):
+        (study,) = build_studies((task,), **options)
+        return study.decision.margin
+
+    assert margin() == margin(metric="accuracy") == 10 and load_task(build_studies((task,))[0]).metric == "accuracy"
+    assert margin(metric="perplexity") is None and margin(metric="perplexity", margin=2.0) == 2
+    assert margin(margin=3.0) == 3 and margin(margin=0.0) is None
+
+
+@pytest.mark.parametrize("margin", [-1.0, float("inf"), float("nan")])
+def test_a_margin_is_a_difference(margin):
+    with pytest.raises(WhenceError, match=rf"--margin got {margin!r}.*use 0 to claim no equivalence"):
+        build_studies(("copy",), margin=margin)

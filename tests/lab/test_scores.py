@@ -138,10 +138,27 @@ def test_every_metric_follows_from_the_record():
 
 def test_no_arm_beats_a_constant_answer():
     found = judge({"none": [0.69, 0.69, 0.69], "rotary": [0.691, 0.69, 0.689]})
-    assert found == {"name": "majority class", "value": 0.69, "beaten_by": [], "not_beaten_by": ["none", "rotary"]}
+    assert found == {
+        "name": "majority class",
+        "value": 0.69,
+        "beaten_by": [],
+        "not_beaten_by": ["none", "rotary"],
+        "inconclusive": [],
+    }
     # a gap within the sampling error of the test items, equal in all seeds
-    assert judge({"none": [0.70, 0.70, 0.70]})["beaten_by"] == []
+    close = judge({"none": [0.70, 0.70, 0.70]})
+    assert close["beaten_by"] == [] and close["inconclusive"] == ["none"]
     assert judge({"none": [0.70, 0.70, 0.70]}, items=100_000)["beaten_by"] == ["none"]
+
+
+def test_runs_that_differ_widely_beat_it_if_each_run_does():
+    """Accuracy beyond the trained length varies over seeds, so that three seeds have a wide t-interval."""
+    levels = [{"name": "chance", "kind": "constant", "about": "", "splits": {"test": {"accuracy": 0.125}}}]
+    values = {"bell": [0.186, 0.322, 0.364], "one run": [0.128, 0.322, 0.364], "none": [0.124, 0.125, 0.126]}
+    found = judge(values, items=1567, baselines=levels)
+    assert found["beaten_by"] == ["bell"] and found["inconclusive"] == ["one run"]
+    assert judge(values, items=60, baselines=levels)["beaten_by"] == []
+    assert judge(values, items=None, baselines=levels)["inconclusive"] == ["bell", "one run"]
 
 
 def test_arms_that_beat_it_are_named():

@@ -79,11 +79,21 @@ def test_lines_are_the_best_of_each_kind_in_the_metric_shown(data_findings):
     assert near_values(lines, "test", [90.0, 92.0]) == [] and near_values(lines, "test", []) == []
 
 
+def test_an_arm_without_proof_is_not_said_to_lose_to_a_constant_answer(data_findings):
+    constant = data_findings["studies"][0]["constant"]
+    constant["inconclusive"] = constant["not_beaten_by"]
+    text = page(data_findings)
+    assert "is not shown to beat a constant answer (majority class: 60" in text and "does not beat" not in text
+
+
 def test_no_arm_beats_a_constant_answer_comes_first(data_findings):
     study = data_findings["studies"][0]
     study["constant"]["beaten_by"] = []
     assert headline(study).startswith("No arm beats a constant answer (majority class: 60")
     assert verdict_lines(study)[1] == "No arm beats a constant answer (majority class: 60 %)."
+    study["constant"]["inconclusive"] = study["constant"]["not_beaten_by"][:1]
+    assert headline(study).startswith("No arm is shown to beat a constant answer (majority class: 60")
+    study["constant"]["inconclusive"] = []
     study["comparison"] = None
     assert headline(study).startswith("No arm beats a constant answer")
 

@@ -271,6 +271,12 @@ def test_a_difference_that_appears_after_the_first_look_is_claimed(count):
     assert count < 12 or found.verdict == "better"
 
 
+def test_two_seeds_claim_no_equivalence():
+    """The error rate of equivalence is simulated from 3 seeds on."""
+    two, three = (two_arms([0.1, 0.12, 0.11][:count], margin=10.0) for count in (2, 3))
+    assert two.interval.high < 10 and two.verdict != "equivalent" and three.verdict == "equivalent"
+
+
 def test_no_equivalence_is_claimed_far_from_the_estimate():
     """The intersection of both looks lies inside the margin, and the estimate of all seeds lies outside it."""
     differences = [-0.9, -0.1, -0.5, 3.5, 3.4, 3.6]

@@ -100,7 +100,10 @@ def compare(
     ] = None,
     budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "10m",
     margin: Annotated[
-        float | None, typer.Option(help="Difference below which arms are equivalent, in points or units of the metric.")
+        float | None,
+        typer.Option(
+            help="Difference below which arms are equivalent, in points or units of the metric. 0: claim no equivalence. Default: 10 for the accuracy of copy and recall."
+        ),
     ] = None,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Compare every two positions, not only each with the baseline.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,8 @@ DEFAULT_POSITIONS = ("none", "sinusoidal", "rotary", "alibi", "epar", "power")
 
 DEFAULT_TASKS = ("copy", "recall")
 
-#: question, model, budget, deciding split, baseline and margin of tasks, so that a comparison takes minutes on two cores
+#: question, model, budget, deciding split, baseline and margin of tasks, so that a comparison takes minutes on two cores; a
+#: margin is in points of accuracy and holds for no other metric
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "copy": {
         "question": "Does it copy a string? Symbols repeat, so only their positions tell which one comes next.",
@@ -101,7 +103,8 @@ def build_studies(
         context: tokens of an input, for the tasks that have this setting.
         lengths: lengths of the evaluation as multiples of the trained length, for the tasks that have several.
         metric: the metric that decides; empty for the task's own.
-        margin: arms that differ by less are equivalent.
+        margin: arms that differ by less are equivalent; 0 claims no equivalence; None for the default of the task, which has
+            one only for its own metric.
         family: "baseline" compares every arm with the baseline, "pairs" every two arms.
 
     >>> [study.name for study in build_studies()]
@@ -118,15 +121,23 @@ def build_studies(
     if metric not in ("", *METRICS):
         remedy = did_you_mean(metric, METRICS, "choose one of them")
         raise usage_error("--metric", repr(metric), f"the metrics are {', '.join(METRICS)}", remedy)
+    if margin is not None and not 0 <= margin < math.inf:
+        rule = "it must be a difference above 0 in points or units of the metric"
+        raise usage_error("--margin", repr(margin), rule, "use 0 to claim no equivalence")
     if len(chosen_arms) == 1:
         looks = looks[:1]  # there is nothing to decide
     own_settings = _add_lengths(tasks, _add_context(tasks, task_settings or {}, context), lengths)
     decision = Decision(
-        baseline=baseline or "", metric=metric, margin=margin, family=family, looks=looks if len(looks) > 1 else (),
+        baseline=baseline or "", metric=metric, margin=margin or None, family=family, looks=looks if len(looks) > 1 else (),
     )  # fmt: skip
     seeds = tuple(range(looks[-1]))
     return share_family(
-        [_build_study(task, chosen_arms, seeds, settings or {}, decision, own_settings.get(task)) for task in tasks]
+        [
+            _build_study(
+                task, chosen_arms, seeds, settings or {}, _add_margin(decision, margin, task), own_settings.get(task)
+            )
+            for task in tasks
+        ]
     )
 
 
@@ -325,9 +336,15 @@ def _build_study(
             decision,
             split=split,
             baseline=decision.baseline or own_baseline,
-            margin=defaults.get("margin") if decision.margin is None else decision.margin,
         ),
     )
+
+
+def _add_margin(decision: Decision, margin: float | None, task: str) -> Decision:
+    """The decision with the default margin of the task, if none is given and accuracy decides."""
+    if margin is not None or decision.metric not in ("", "accuracy"):
+        return decision
+    return replace(decision, margin=TASK_DEFAULTS.get(task, {}).get("margin"))
 
 
 def complete_budget(chosen: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from whence.lab.tasks.base import compute_metric
 from whence.lab.tasks.baselines import CONSTANT, RULE
 from whence.lab.tasks.metrics import CLASSIFICATION_METRICS
-from whence.statistics import summary
+from whence.statistics import proportion, summary
 
 
 def collect_baselines(stored: Mapping[str, Any], split: str) -> list[dict[str, Any]]:
@@ -62,7 +62,9 @@ def judge_constant(
 
     An arm beats it if its mean is better by more than the noise: the one-sided t-bound over seeds, and for metrics of
     classification the sampling error of the test items, which all seeds share (at most 1 / (2 sqrt(items)) for a share,
-    1 / sqrt(items) for MCC). The level is divided by the number of arms.
+    1 / sqrt(items) for MCC). An arm also beats it if each of its runs does, by Wilson's bound of its accuracy: runs that
+    differ widely may all be better. The level is divided by the number of arms. ``inconclusive`` names the arms whose mean
+    is better, but not by enough.
     """
     sign = 1 if higher_is_better else -1
     constants = {
@@ -81,15 +83,33 @@ def judge_constant(
         share = constants[best] if metric == "accuracy" else 0.5
         deviation = 1.0 if metric == "mcc" else math.sqrt(share * (1 - share))
         sampling = NormalDist().inv_cdf(1 - level) * deviation / math.sqrt(items)
-    beaten_by = []
+    beaten_by, inconclusive = [], []
     for name, own in values.items():
         described = summary(own, 1 - 2 * level)
         over_seeds = 0.0 if described.interval is None else described.mean - described.interval.low
-        if sign * (described.mean - constants[best]) > math.hypot(over_seeds, sampling):
+        gap = sign * (described.mean - constants[best])
+        counted = metric == "accuracy" and items
+        if gap > math.hypot(over_seeds, sampling) or (
+            counted and beats_in_each_run(own, constants[best], items, level)
+        ):
             beaten_by.append(name)
+        elif gap > 1e-9:  # more than rounding
+            inconclusive.append(name)
     return {
         "name": best,
         "value": constants[best],
         "beaten_by": beaten_by,
         "not_beaten_by": [name for name in values if name not in beaten_by],
+        "inconclusive": inconclusive,
     }
+
+
+def beats_in_each_run(accuracies: Sequence[float], constant: float, items: int, level: float) -> bool:
+    """Whether the accuracy of every run is above the constant by Wilson's one-sided bound.
+
+    All runs must pass, so the level needs no correction for their number.
+
+    >>> beats_in_each_run([0.186, 0.322, 0.364], 0.125, 1567, 0.01), beats_in_each_run([0.13, 0.5], 0.125, 1567, 0.01)
+    (True, False)
+    """
+    return all(proportion(round(one * items), items, 1 - 2 * level).interval.low > constant for one in accuracies)

@@ -8,6 +8,8 @@ from typing import Any
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.samples import Interval, PlainData
 
+MIN_EQUIVALENCE_SEEDS = 3  # the error rate of equivalence is simulated from 3 seeds on
+
 
 @dataclass(frozen=True)
 class Contrast(PlainData):
@@ -43,9 +45,13 @@ def untested_contrast(
     return Contrast(first, second, estimate, None, None, "undecided", count, missing, None, note)
 
 
-def read_verdict(low: float, high: float, plan: AnalysisPlan) -> str:
-    """Read off the interval. Inside the margin means equivalent, also where the difference is not zero."""
-    if plan.margin is not None and -plan.margin < low and high < plan.margin:
+def read_verdict(low: float, high: float, plan: AnalysisPlan, seeds: int) -> str:
+    """Read off the interval. Inside the margin means equivalent, also where the difference is not zero.
+
+    Fewer than ``MIN_EQUIVALENCE_SEEDS`` common seeds claim no equivalence.
+    """
+    margin = plan.margin if seeds >= MIN_EQUIVALENCE_SEEDS else None
+    if margin is not None and -margin < low and high < margin:
         return "equivalent"
     if low <= 0 <= high:
         return "undecided"

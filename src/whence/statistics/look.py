@@ -63,7 +63,7 @@ class Look:
         p = min(1.0, self.reference.p(estimate / error, freedom) * self.plan.alpha / self.level)
         if before.interval is not None and before.p is not None and estimate in before.interval:
             low, high, p = max(low, before.interval.low), min(high, before.interval.high), min(p, before.p)
-        verdict = read_verdict(low, high, self.plan)
+        verdict = read_verdict(low, high, self.plan, count)
         further = None
         if needed and verdict == "undecided":
             further = self._seeds_needed(estimate, error, freedom, count)
@@ -84,7 +84,7 @@ class Look:
         rejects_others = 2.0 ** (1 - count) * self.family <= self.level
         within = self.plan.margin is not None and abs(estimate) < self.plan.margin
         p = min(1.0, 2.0 ** (1 - count) * self.family * self.plan.alpha / self.level) if differs else 1.0
-        verdict = read_verdict(estimate, estimate, self.plan) if rejects_others else "undecided"
+        verdict = read_verdict(estimate, estimate, self.plan, count) if rejects_others else "undecided"
         further = None
         if needed and verdict == "undecided" and (differs or within):
             enough = math.ceil(1 + math.log2(self.family / self.plan.look_levels()[-1]))

@@ -40,16 +40,17 @@ def verdict_section(studies: list[dict[str, Any]], styles: Mapping[str, ArmStyle
 
 
 def headline(study: dict[str, Any]) -> str:
-    """The verdicts of the comparison in one line. If no arm beats a constant answer, that comes first."""
+    """The verdicts of the comparison in one line. If no arm is shown to beat a constant answer, that comes first."""
     return f"{constant_headline(study)} {_comparison_headline(study)}".strip()
 
 
 def constant_headline(study: dict[str, Any]) -> str:
-    """The sentence for a study in which no arm beats a constant answer; empty otherwise."""
+    """The sentence for a study in which no arm is shown to beat a constant answer; empty otherwise."""
     constant = study.get("constant")
     if not constant or constant["beaten_by"]:
         return ""
-    return f"No arm beats a constant answer ({_describe_constant(study)})."
+    verb = "is shown to beat" if constant.get("inconclusive") else "beats"
+    return f"No arm {verb} a constant answer ({_describe_constant(study)})."
 
 
 def _describe_constant(study: dict[str, Any]) -> str:
@@ -60,14 +61,20 @@ def _describe_constant(study: dict[str, Any]) -> str:
 
 
 def _constant_items(study: dict[str, Any]) -> list[str]:
-    """A note on the arms that do not beat a constant answer, if some arms do; if none does, the headline says so."""
+    """Notes on the arms that are not shown to beat a constant answer, if some arms are; if none is, the headline says so."""
     constant = study.get("constant")
     if not constant or not constant["beaten_by"] or not constant["not_beaten_by"]:
         return []
-    names = html.escape(join_names(constant["not_beaten_by"]))
-    verb = "does" if len(constant["not_beaten_by"]) == 1 else "do"
+    inconclusive = constant.get("inconclusive", [])
+    others = [name for name in constant["not_beaten_by"] if name not in inconclusive]
+    answer = f"a constant answer ({html.escape(_describe_constant(study))})."
     return [
-        _item("lost", "×", f"{names} {verb} not beat a constant answer ({html.escape(_describe_constant(study))}).")
+        _item("lost", "×", f"{html.escape(join_names(names))} {one if len(names) == 1 else many} beat {answer}")
+        for names, one, many in (
+            (others, "does not", "do not"),
+            (inconclusive, "is not shown to", "are not shown to"),
+        )
+        if names
     ]
 
 
