@@ -34,6 +34,7 @@ LIMITS: dict[str, tuple[str, bool]] = {
     "one look, unequal spread": ("error", True),
     "rounds of seeds": ("looks", False),
     "rounds of seeds, unequal spread": ("looks", True),
+    "rounds of seeds, whole comparison": ("comparison", False),
     "equivalence": ("equivalence error", False),
     "equivalence, unequal spread": ("equivalence error", True),
 }
@@ -166,6 +167,20 @@ def look_rows(record: Row) -> Table:
         )
     looks = " / ".join(map(str, record["looks"]))
     return ["family", "arms", "scenario", "error", "runs trained", f"decided at look {looks}"], rows
+
+
+def comparison_rows(record: Row) -> Table:
+    """False claims of the whole comparison over all looks, without and with a margin."""
+    rows = []
+    for family, arms in sorted({(row["family"], row["arms"]) for row in select(record, "comparison")}):
+        plain, margin = (
+            next(row for row in select(record, "comparison", family=family, arms=arms) if ("margin" in row) == wanted)
+            for wanted in (False, True)
+        )
+        cells = [f"{rate(plain):.4f}", f"{rate(margin):.4f}", str(plain["repetitions"])]
+        rows.append([family, str(arms), *cells])
+    head = ["family", "arms", "error, no differences", "error, half of the arms differ by the margin"]
+    return [*head, "data sets per rate"], rows
 
 
 def equivalence_rows(record: Row) -> Table:

@@ -31,9 +31,10 @@ def keeps(row, level=None):
     return rate(row) <= level + 2 * (level * (1 - level) * (1 / row["repetitions"] + 1 / RECORD["draws"])) ** 0.5
 
 
-def test_every_cell_has_at_least_five_thousand_repetitions():
+def test_every_cell_has_enough_repetitions():
     assert RECORD["draws"] >= 10_000 and RECORD["alpha"] == ALPHA
-    assert min(row["repetitions"] for row in RECORD["rows"]) >= 5000
+    assert min(row["repetitions"] for row in RECORD["rows"] if row["kind"] != "comparison") >= 5000
+    assert min(row["repetitions"] for row in rows("comparison")) >= 2000
 
 
 @pytest.mark.parametrize("family, arms, seeds", CELLS)
@@ -67,6 +68,14 @@ def test_the_error_over_all_looks_is_kept_while_arms_are_dropped():
         found = rows("looks", family=family, arms=arms)
         assert len(found) >= 9 and all(map(keeps, found)), [row for row in found if not keeps(row)]
         assert {row.get("worse", 0) for row in found} == {0, 1, 2} and min(row["runs_used"] for row in found) < 0.95
+
+
+def test_the_whole_comparison_keeps_the_error_over_all_looks_with_and_without_a_margin():
+    found = {(row["family"], row["arms"], row.get("margin")): row for row in rows("comparison")}
+    assert set(found) == set(product(("baseline", "pairs"), (4, 8), (None, 4.0)))
+    assert all(map(keeps, found.values())), [row for row in found.values() if not keeps(row)]
+    (origin,) = [one for one in RECORD["additions"] if "comparison" in one["kinds"]]
+    assert not origin["environment"]["uncommitted_changes"]
 
 
 @pytest.mark.parametrize("family, arms, seeds", list(product(("baseline", "pairs"), (4, 8, 16), (3, 5, 8, 12))))

@@ -88,10 +88,8 @@ def judge_constant(
         described = summary(own, 1 - 2 * level)
         over_seeds = 0.0 if described.interval is None else described.mean - described.interval.low
         gap = sign * (described.mean - constants[best])
-        counted = metric == "accuracy" and items
-        if gap > math.hypot(over_seeds, sampling) or (
-            counted and beats_in_each_run(own, constants[best], items, level)
-        ):
+        in_each_run = bool(items and metric == "accuracy" and beats_in_each_run(own, constants[best], items, level))
+        if gap > math.hypot(over_seeds, sampling) or in_each_run:
             beaten_by.append(name)
         elif gap > 1e-9:  # more than rounding
             inconclusive.append(name)
