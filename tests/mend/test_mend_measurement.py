@@ -8,7 +8,7 @@ import torch
 from cure_checks import model_of
 
 from whence import hf
-from whence.mend import AttentionTemperature, Cure, LogN
+from whence.mend import CURES, AttentionTemperature, Cure, LogN, load_intervention
 from whence.mend.measurement import locate_documents, rewrite_prompts, score_and_attend, score_under_cure
 from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
 from whence.probe.tasks import build_task
@@ -60,6 +60,17 @@ def test_scores_equal_plain_forward_passes(family, cure, batch_tokens):
     with nullcontext() if cure is None else cure.apply(lm.model):
         expected = [score_plainly(lm, prompt, 4) for prompt in prompts]
     scores = score_under_cure(lm, cure, prompts, 4)
+    torch.testing.assert_close(torch.tensor(scores), torch.tensor(expected), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CURES)
+def test_every_cure_scores_like_plain_forward_passes(name):
+    lm, prompts = tiny_random_model(), prompts_of()[1:]
+    cure = load_intervention("scale-channel(channel=3)" if name == "scale-channel" else name)
+    read = rewrite_prompts(lm, cure, prompts)
+    with cure.apply(lm.model):
+        expected = [score_plainly(lm, prompt, 3) for prompt in read]
+    scores = score_under_cure(lm, cure, prompts, 3)
     torch.testing.assert_close(torch.tensor(scores), torch.tensor(expected), rtol=1e-4, atol=1e-3)
 
 

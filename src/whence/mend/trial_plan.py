@@ -26,8 +26,8 @@ MIN_ITEMS = 4
 
 #: settings that keep the search of a cure short, for trials of minutes
 SHORT_SEARCH: dict[str, str] = {
-    "scale-channel": "scale-channel(texts=4, tokens=256, candidates=3, scales=[0.5, 0.0, -0.5], compat='official', samples=6)",
-    "calibration": "calibration(temperatures=[0.5, 2.0], samples=6)",
+    "scale-channel": "scale-channel(texts=4, tokens=256, candidates=3, scales=[0.5, 0.0, -0.5], compat='official', samples=3)",
+    "calibration": "calibration(temperatures=[0.5, 2.0], samples=3)",
 }
 
 
@@ -140,11 +140,14 @@ def quick_trial_plan() -> TrialPlan:
 
 
 def default_trial_plan(model: str, include_documents: bool) -> TrialPlan:
-    """Minutes on two cores for a model of a hundred million parameters. For claims, pass more items and use a GPU."""
+    """Short prompts, for a model of a hundred million parameters on two cores. For claims, pass more items and use a GPU.
+
+    The first of four rounds takes about ten minutes with all cures; the budget decides how many follow.
+    """
     tasks = [
-        TaskSpec("key-value", 12, 3, {"pairs": 5}),
-        TaskSpec("needle", 12, 3, {"pieces": 8, "words": 10, "distractors": 7}),
+        TaskSpec("key-value", 16, 3, {"pairs": 4}),
+        TaskSpec("needle", 16, 3, {"pieces": 6, "words": 10, "distractors": 5}),
     ]
     if include_documents:
-        tasks.append(TaskSpec("documents", 12, 3, {"count": 4, "words": 50}))
-    return TrialPlan(model, tuple(tasks), search_items=2)
+        tasks.append(TaskSpec("documents", 16, 3, {"count": 3, "words": 40}))
+    return TrialPlan(model, tuple(tasks), rounds=4, search_items=1, texts=2, tokens=128, attention_items=2)
