@@ -63,7 +63,7 @@ def test_scores_equal_plain_forward_passes(family, cure, batch_tokens):
     torch.testing.assert_close(torch.tensor(scores), torch.tensor(expected), rtol=1e-4, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", CURES)
+@pytest.mark.parametrize("name", [name for name in CURES if name != "in2"])  # it needs fine-tuned weights
 def test_every_cure_scores_like_plain_forward_passes(name):
     lm, prompts = tiny_random_model(), prompts_of()[1:]
     cure = load_intervention("scale-channel(channel=3)" if name == "scale-channel" else name)
