@@ -37,10 +37,3 @@ def test_show_without_matplotlib_names_the_extra():
         "try: whence.show(whence.Alibi(2))\nexcept whence.MissingExtra as e: print(e)"
     )
     assert fresh(code) == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'
-
-
-def test_folders_of_tests_can_be_named_together(request):
-    """No conftest.py is collected for doctests: Python would import a second one as the module of the first."""
-    config = request.config
-    found = [path for folder in ("tests", "papers/tests") for path in (config.rootpath / folder).rglob("conftest.py")]
-    assert found and all(config.hook.pytest_ignore_collect(collection_path=path, config=config) for path in found)

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from whence.errors import WhenceError
-from whence.mend import AttentionTemperature, Intervention, identify_intervention, load_intervention, protocol
+from whence.mend import AttentionTemperature, Intervention, identify_intervention, load_intervention
 
 OWN = '''
 from contextlib import contextmanager
@@ -94,7 +94,7 @@ def test_an_installed_package_registers_by_entry_point(monkeypatch, tmp_path):
     (tmp_path / "louder_package.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     point = EntryPoint("louder", "louder_package:Louder", "whence.interventions")
-    monkeypatch.setattr(protocol, "entry_points", lambda group: {"louder": point})
+    monkeypatch.setattr("whence.plugins.entry_points", lambda group: {"louder": point})
     assert load_intervention("louder(by=5)").settings() == {"by": 5}
     assert load_intervention("louder").settings() == {"by": 2.0}
 
