@@ -4,11 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "mend"))
 import cure_checks as checks
 
-from whence import WhenceError, hf
+from whence import Rotary, WhenceError, hf
 
 
 class Applied:
@@ -79,3 +80,21 @@ def refusal(cure, family):
     with pytest.raises(WhenceError) as error, cure.apply(checks.model_of(family)):
         pass
     return str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_a_rotation_that_differs_from_the_config_is_refused(dtype, monkeypatch):
+    own = Rotary.frequencies
+
+    def off_by(share):
+        monkeypatch.setattr(Rotary, "frequencies", lambda *a, **k: own(*a, **k) * (1 + share))
+
+    model = checks.model_of("llama")
+    for parameter in model.parameters():  # model.to(bfloat16) would round the frequencies as well
+        parameter.data = parameter.data.to(dtype)
+    off_by(1e-7)  # rounding, as between a CPU and a GPU
+    with hf.intervene(model, Unrotated()):
+        pass
+    off_by(1e-2)
+    with pytest.raises(WhenceError, match="do not rotate as their config says"), hf.intervene(model, Unrotated()):
+        pass

@@ -37,6 +37,7 @@ from whence.position.rotary import Rotary
 STATE = "_whence_state"  # the attribute of a cache with the state of the edits
 CACHE_ARGUMENTS = ("past_key_values", "layer_past")
 CHECKED_POSITIONS = (0, 1, 7, 130, 900, 2000)
+FLOAT32_EPS = torch.finfo(torch.float32).eps
 
 
 @contextmanager
@@ -132,9 +133,8 @@ class LayerEditor:
         """Find the layout in which ``self.rotary`` does what the model's own rotation does to queries and keys."""
         assert self.rotary is not None and self.checked_at is not None
         theirs, plain = self._project(original, before, None), self._project(original, after, None)
-        # transformers rotates in float32, also in a float64 model
-        eps = max(torch.finfo(dtype).eps for dtype in (theirs[0].dtype, torch.float32))
-        tolerance = 16 * eps * max(CHECKED_POSITIONS) ** 0.5
+        # transformers computes angles in float32, also in a float64 model, and rounds cosines to the model's precision
+        tolerance = 4 * (max(CHECKED_POSITIONS) * FLOAT32_EPS + torch.finfo(theirs[0].dtype).eps)
         for layout in ("half", "interleaved"):
             rotary = build_rotary("intervene(...)", self.model.config.get_text_config(), self.layer, layout=layout)
             ours = [rotate_at(rotary, x, self.checked_at[None, None]) for x in plain]

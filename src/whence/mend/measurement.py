@@ -28,7 +28,7 @@ from whence.probe.probed_model import ProbedModel, pad_batch
 from whence.probe.tasks.task import Prompt, Span
 
 #: tokens of repeated caches in memory at a time, as a multiple of the tokens of a batch
-CACHE_ROOM = 16
+CACHE_ROOM = 4
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,10 @@ class PromptCache:
         ends = [list(one.branches.ends) for one in self.prompts]
         most = max(map(len, ends))
         padded = [row + [row[0]] * (most - len(row)) for row in ends]  # all prompts get the same number of choices
-        step = max(1, CACHE_ROOM * self.lm.tokens_at_once // self.real.numel())
+        copies = max(
+            1, self.cache.layers[0].keys.shape[0] // len(self.prompts)
+        )  # rows of a prompt, if a cure expands them
+        step = max(1, CACHE_ROOM * self.lm.tokens_at_once // (copies * self.real.numel()))
         columns = [self._score([row[at : at + step] for row in padded]) for at in range(0, most, step)]
         totals = torch.cat(columns, 1).cpu()
         return [totals[index, : len(row)].tolist() for index, row in enumerate(ends)]
