@@ -69,7 +69,7 @@ def test_an_error_in_the_users_code_is_one_line(run_whence, tmp_path, monkeypatc
         assert "WHENCE_TRACEBACK=1" in line and "Traceback" not in done.stderr
     order[order.index("./faulty.py:Faulty")] = "none"
     done = run_whence(*order, "--executor", "./faulty.py:Failing")
-    assert done.returncode == 1 and ", seed 0 of compare-retrieval failed: KeyError: 'x'" in done.stderr
+    assert done.returncode == 1 and ", seed 0 of retrieval failed: KeyError: 'x'" in done.stderr
     monkeypatch.setenv("WHENCE_TRACEBACK", "1")
     with pytest.raises(RuntimeError):
         run_whence("show", "./faulty.py:Faulty")

@@ -184,7 +184,7 @@ def test_positions_on_the_command_line_replace_the_arms_of_a_file(run_whence, tm
         (["--task", "coppy"], r"coppy.*did you mean copy\?"),
         (["--metric", "acuracy"], r"acuracy.*did you mean accuracy\?"),
         (["--metric", "mcc"], r"(?m)^--metric got 'mcc', .*retrieval.*choose accuracy"),
-        (["--margin", "-1"], r"(?m)^--margin got -1.*above 0.*leave it out"),
+        (["--margin", "-1"], r"(?m)^--margin got -1.*above 0.*use 0"),
         (["--lr", "0"], r"(?m)^--lr got 0\.0, .*above 0; set another value"),
         (["--dropout", "2"], r"(?m)^--dropout got 2.*below 1"),
         (["--set", "schedule=linear"], r"(?m)^--set schedule got 'linear'.*constant, cosine"),

@@ -22,7 +22,9 @@ class Wrong(Exception):
 
 def judge_refusal(error, names, unknown):
     if unknown and isinstance(error, UnknownArgument):
-        if not re.match(r"^[^\n]+ got [^\n]+, but there is no argument [^\n]+; [^\n]+[.?]$", str(error)):
+        rule_first = r"^[^\n]+ got [^\n]+, but there is no argument [^\n]+; [^\n]+[.?]$"
+        spelling_first = r"^[^\n]+ got [^\n]+; did you mean [^\n]+\? \(there is no argument [^\n]+\)$"
+        if not re.match(f"{rule_first}|{spelling_first}", str(error)):
             raise Wrong(f"an unknown argument without a remedy: {error}")
         return
     if isinstance(error, TypeError) and not isinstance(error, WhenceError):

@@ -131,8 +131,6 @@ def test_invalid_arguments_of_attach_raise_before_anything_changes():
             hf.attach(other, whence.NoPosition())
     with pytest.raises(whence.WhenceError, match=r"gpt2\), whose layers \[0, 1\] do not rotate queries and keys"):
         hf.attach(tiny("gpt2"), whence.NoPosition(), keep_rotary=False)
-    with pytest.raises(whence.WhenceError, match="parts with a sink"):
-        hf.attach(tiny("gpt_oss"), whence.Sink(4))
     with hf.attach(model, whence.NoPosition()), pytest.raises(whence.WhenceError, match=r"at a time.*detach"):
         hf.attach(model, whence.NoPosition())
     with hf.capture(model), pytest.raises(whence.WhenceError, match="attach before capture"):

@@ -135,7 +135,7 @@ def test_a_wheel_without_a_model_raises(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as packed:
         packed.writestr("a/__init__.py", "")
     with pytest.raises(whence.WhenceError, match="0 GGUF files"):
-        gguf.convert_wheel(tmp_path / "a.whl")
+        gguf.convert_wheels([tmp_path / "a.whl"])
 
 
 def test_without_transformers_the_extra_is_named():

@@ -168,7 +168,7 @@ MUTANTS = [
     # statistics
     (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", CORRECTED),
     (S + "contrasts.py", "(low > 0) == plan.higher_is_better", "low > 0", COMPARED),
-    (S + "contrasts.py", "-plan.margin < low and high", "high", COMPARED),
+    (S + "contrasts.py", "-margin < low and high", "high", COMPARED),
     (S + "analysis_plan.py", "self.alpha * self.share", "self.alpha", COMPARED),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
     (S + "two_samples.py", "EffectSize(d, d * correction", "EffectSize(d, d", TESTED),
