@@ -31,7 +31,8 @@ HERE = LedgerFolders(
 CLAIMS = [claim for source in load_sources(HERE.claims, KNOWN_NAMES) for claim in source.claims]
 COMPUTED = [claim for claim in CLAIMS if claim.method == "compute" and records.exists(HERE.record_path(claim.id))]
 GIVEN = [claim for claim in COMPUTED if claim.by not in COMPARISONS]  # the figures of the others follow from values
-SLOW = ("optimal_position", "prediction", "speeches_counts")  # seconds, or data; compared with a witness elsewhere
+#: seconds, trained models or data; compared with a witness elsewhere
+SLOW = ("optimal_position", "prediction", "speeches_counts", "spline_reconstruction", "attention_additivity")
 
 
 def named(claims):

@@ -110,7 +110,7 @@ def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, le
 def test_differences_are_tested(tmp_path):
     write(tmp_path)
     for name, expected, expected_text in (
-        ("pointer-bias-study", "not reproduced", "Recency and no position: undecided"),
+        ("pointer-bias-study", "not reproduced", "Recency is undecided"),
         ("pointer-bias-study-alone", "not reproduced", "undecided"),
         ("pointer-from-end-embedding", "reproduced", "change -2.00 (mean"),
         ("pointer-pointer", "reproduced", "change -23.90 (mean"),

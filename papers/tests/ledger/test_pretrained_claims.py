@@ -70,7 +70,7 @@ def test_attention_of_every_document_at_every_position(lm):
     prompt = pretrained_models.build_prompts(lm, colors())[0]
     table = pretrained_models.document_attention(lm, prompt, 1, seed=5)
     assert table.shape == (1, 4, 4) and bool((table > 0).all())
-    figures = pretrained_models.additive_attention(lm, colors(), orders=2, seed=0)
+    figures = pretrained_models.attention_additivity(lm, colors(), orders=2, seed=0)
     assert len(figures["explained_by_question"]) == 2 and "interaction" in figures["words"]
 
 
@@ -93,4 +93,4 @@ def test_a_scaled_channel(lm, monkeypatch):
 def test_a_model_that_is_not_there_is_waited_for(tmp_path):
     assert set(PRETRAINED) <= set(KNOWN_NAMES["compute"])
     with pytest.raises(MissingEvidence, match="nowhere"):
-        PRETRAINED["additive_attention"](str(tmp_path / "nowhere"), 4, 40, 2, orders=2, seed=0)
+        PRETRAINED["attention_additivity"](str(tmp_path / "nowhere"), 4, 40, 2, orders=2, seed=0)

@@ -64,7 +64,7 @@ def build_prompts(lm: ProbedModel, task: ProbeTask) -> list[DocumentPrompt]:
 
 
 @torch.inference_mode()
-def additive_attention(lm: ProbedModel, task: ProbeTask, orders: int, seed: int) -> dict[str, Any]:
+def attention_additivity(lm: ProbedModel, task: ProbeTask, orders: int, seed: int) -> dict[str, Any]:
     """How much of the attention to documents the sum of a document's and a position's effect explains."""
     tables = [
         document_attention(lm, prompt, orders, seed + index) for index, prompt in enumerate(build_prompts(lm, task))
@@ -250,5 +250,5 @@ def _with_model(measure: Callable[..., dict[str, Any]]) -> Callable[..., dict[st
 
 
 PRETRAINED: dict[str, Callable[..., dict[str, Any]]] = {
-    function.__name__: _with_model(function) for function in (additive_attention, permuted_documents, scaled_channel)
+    function.__name__: _with_model(function) for function in (attention_additivity, permuted_documents, scaled_channel)
 }
