@@ -127,3 +127,19 @@ def test_settings_must_be_json():
 def test_a_model_without_scaling_is_refused():
     with pytest.raises(WhenceError, match=r"Linear.*scaling"), AttentionTemperature(2.0).apply(torch.nn.Linear(2, 2)):
         pass
+
+
+def test_a_cure_of_the_text_alone_needs_no_edits_and_every_cure_has_an_identity(model):
+    from whence.mend.cure import Cure
+
+    class Shout(Cure):
+        name = "shout"
+
+        def identity(self):
+            return self
+
+    before = logits(model)
+    with Shout().apply(model):
+        assert torch.equal(logits(model), before)
+    with pytest.raises(TypeError, match="identity"):
+        type("Mute", (Cure,), {"name": "mute"})()

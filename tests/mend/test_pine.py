@@ -82,7 +82,7 @@ def test_prompts_of_a_batch_have_their_own_documents():
                 checks.equal(both[row : row + 1], checks.logits(model, ids[row : row + 1]))
 
 
-def seen_call():
+def attention_call():
     """One attention call of a tiny model, and its windows."""
     model, ids, calls = tiny("llama").double(), tokens(1, 24), []
 
@@ -99,7 +99,7 @@ def seen_call():
 
 def test_weights_equal_the_definition():
     """Every pair by itself: keys move by the documents ranked before theirs, and are visible up to the query's position."""
-    call, weights, _ = seen_call()
+    call, weights, _ = attention_call()
     assert isinstance(call, EditedCall)
     document = [next((n for n, (a, b) in enumerate(SPANS) if a <= t < b), -1) for t in range(24)]
     length = [b - a for a, b in SPANS]
@@ -137,7 +137,7 @@ def test_weights_equal_the_definition():
 
 
 def test_importance_is_a_share_of_attention():
-    call, _, windows = seen_call()
+    call, _, windows = attention_call()
     rows = torch.arange(19, 24)
     importance = token_importance(call, windows, rows)
     torch.testing.assert_close((importance * windows.lengths).sum(-1), torch.ones(1, 4, 5, dtype=torch.float64))

@@ -8,8 +8,9 @@ tokenized, choose its own settings on a validation set, and say why it cannot be
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, Self
 
 from whence.errors import WhenceError
@@ -19,7 +20,7 @@ from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
 
 
-class Cure:
+class Cure(ABC):
     """The base class. Settings are the constructor's arguments, each kept in an attribute of the same name.
 
     Attributes:
@@ -36,12 +37,15 @@ class Cure:
     needs_documents: ClassVar[bool] = False
 
     def edits(self, model: Any) -> AttentionEdit | Mapping[int, AttentionEdit]:
-        """The edits of the model's layers: one for all, or by layer. New ones for each use, because they may hold state."""
-        raise NotImplementedError
+        """The edits of the model's layers: one for all, or by layer. New ones for each use, because they may hold state.
 
+        A cure of the prompt's text alone has none.
+        """
+        return {}
+
+    @abstractmethod
     def identity(self) -> Self:
         """The same cure with the setting that changes nothing."""
-        raise NotImplementedError
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments as JSON values."""
@@ -54,7 +58,8 @@ class Cure:
 
     @contextmanager
     def _apply(self, model: Any) -> Iterator[None]:
-        with intervene(model, self.edits(model)):
+        edits = self.edits(model)
+        with nullcontext() if isinstance(edits, Mapping) and not edits else intervene(model, edits):
             yield
 
     def controls(self) -> Sequence[Self]:

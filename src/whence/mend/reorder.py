@@ -14,8 +14,7 @@ The cure changes the text of a prompt and nothing in the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -75,10 +74,6 @@ class ReorderDocuments(Cure):
 
     def identity(self) -> ReorderDocuments:
         return ReorderDocuments("none", self.rank)
-
-    @contextmanager
-    def _apply(self, model: Any) -> Iterator[None]:
-        yield  # the prompt changes, the model does not
 
     def unavailable(self, model: Any) -> str | None:
         return capture_unavailable(model) if self.rank == "attention" else None
