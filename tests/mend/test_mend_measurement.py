@@ -100,8 +100,8 @@ def test_attention_to_the_gold_is_that_of_the_edited_model():
 class Shout(Cure):
     name, title, paper = "shout", "Shout", ""
 
-    def __init__(self):
-        pass
+    def identity(self):
+        return self
 
     def rewrite(self, lm, prompt):
         return replace(prompt, text=prompt.text.upper())
