@@ -47,7 +47,7 @@ def page(findings: dict[str, Any]) -> str:
 
 
 def claims_section(studies: list[dict[str, Any]]) -> str:
-    """What the studies claim, one sentence each, after the studies in which no arm beats a constant answer; empty without claims."""
+    """What the studies claim, one sentence each; empty without claims. Studies in which no arm is shown to beat a constant answer come first, as warnings."""
     sentences = [sentence for study in studies for sentence in claim_sentences(study)]
     if not sentences:
         return ""

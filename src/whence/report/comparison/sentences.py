@@ -110,7 +110,7 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
 
 
 def constant_warnings(studies: Sequence[dict[str, Any]]) -> list[str]:
-    """A sentence for each study with a comparison in which no arm beats a constant answer. It comes before all claims."""
+    """A sentence for each study with a comparison in which no arm is shown to beat a constant answer. It comes before all claims."""
     return [
         f"{study['name']}: {line}"
         for study in studies
