@@ -132,6 +132,27 @@ def test_a_failure_that_another_process_stored_is_not_tried_again_in_this_call(t
     assert failed.run_id == (run.arm.name, run.seed) and "KeyError: 'there'" in str(failed)
 
 
+def test_a_run_that_failed_elsewhere_meanwhile_is_not_trained_again(tmp_path, broken):
+    """The other process has released its claim on the run by the time this one comes to it."""
+    failing, tried = broken
+    study = pin_sources(dataclasses.replace(STUDY, seeds=(0, 1), decision=Decision(baseline="none")))
+    *_, last = study.runs()
+
+    def fail_elsewhere(runs, folder):
+        failures.write_failure(last, folder, failures.describe_error(last, KeyError("x")).failure)
+
+    said = []
+    outcome = runner.run_study(
+        study, tmp_path, on_start=fail_elsewhere, on_failure=lambda run, word: said.append((run, word)),
+    )  # fmt: skip
+    assert len(tried) == len(set(tried)) == 5 and len(outcome.completed) == 5
+    assert [error.run_id for error in outcome.failed] == [(last.arm.name, last.seed)] and said == [(last, "failed")]
+    assert "KeyError: 'x'" in str(outcome.failed[0])
+    assert failures.load_failure(last, outcome.folder) == outcome.failed[0].failure
+    assert runner.run_study(study, tmp_path).completed == [last]  # the same command tries it again
+    assert failures.load_failure(last, outcome.folder) is None
+
+
 def test_a_failure_is_stored_before_the_claim_on_its_run_is_released(tmp_path, broken, monkeypatch):
     """Otherwise a process that waits for the run would find neither a record nor a failure, and train it again."""
     failing, _ = broken

@@ -102,7 +102,7 @@ def run_sweeps(
     from whence.cli.run import count_runs, describe_divergence, parse_shard
     from whence.lab import sweeps
     from whence.lab.executors import default_jobs
-    from whence.lab.failures import load_failure
+    from whence.lab.failures import find_recent_failure
     from whence.lab.runner import StudyOutcome
     from whence.lab.sequential import run_until_decided
     from whence.lab.sources import pin_sources
@@ -112,8 +112,8 @@ def run_sweeps(
 
     def select_untried(runs: list[Run]) -> list[Run]:
         """The runs without those that failed in this sweep, here or in another process."""
-        failures = [load_failure(run, study_folder(run.study, out / sweeps.FOLDER)) for run in runs]
-        return [run for run, failure in zip(runs, failures, strict=True) if failure is None or failure.time < began]
+        folders = [study_folder(run.study, out / sweeps.FOLDER) for run in runs]
+        return [run for run, own in zip(runs, folders, strict=True) if find_recent_failure(run, own, began) is None]
 
     tuning = [pin_sources(sweeps.build_tuning_study(study, sweep, seeds)) for study in studies]
     tries, runs = len(sweeps.list_combinations(sweep)), sum(len(study.runs()) for study in tuning)

@@ -101,6 +101,12 @@ def load_failure(run: Run, folder: Path, reader: records.RecordReader | None = N
         return Failure(**_identify(run), error=f"{path.name} cannot be read: {error}")
 
 
+def find_recent_failure(run: Run, folder: Path, began: float) -> Failure | None:
+    """The failure of a run that a process stored since ``began``, a ``time.time()``; None if there is none."""
+    failure = load_failure(run, folder)
+    return failure if failure is not None and failure.time >= began else None
+
+
 def _identify(run: Run) -> dict[str, Any]:
     task = label_task(run.study.task, run.study.task_settings)
     return {"study": label_study(run.study), "task": task, "arm": run.arm.name, "seed": run.seed}

@@ -18,7 +18,7 @@ from whence.errors import Terminated, require_package, usage_error
 from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import Executor, OnProgress, broadcast, open_executor, process_rank, world_size
-from whence.lab.failures import RunFailed, describe_error, load_failure, remove_failure, write_failure
+from whence.lab.failures import RunFailed, describe_error, find_recent_failure, remove_failure, write_failure
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import reuse_records, run_key
 from whence.lab.sources import describe_origin, gpu_name, has_same_sources, pin_sources
@@ -111,12 +111,13 @@ class PreparedStudy:
     study: Study  # with pinned sources
     task: tasks.Task
     origin: dict[str, Any]  # from the start: the sources may be edited before the last run ends
+    began: float  # time.time(); a run that failed later, in any process, is not tried again
 
 
 def prepare_study(study: Study) -> PreparedStudy:
     """Pin the sources of a study and validate it. Nothing is written."""
-    pinned = pin_sources(study)
-    return PreparedStudy(pinned, validate_study(pinned), describe_origin(pinned))
+    began, pinned = time.time(), pin_sources(study)
+    return PreparedStudy(pinned, validate_study(pinned), describe_origin(pinned), began)
 
 
 def run_round(
@@ -142,11 +143,11 @@ def run_round(
             write_data_facts(study, folder, task)
             write_baselines(study, folder, task, prepared.origin)
             reuse_records(study, folder, base)
-    began, selected = time.time(), select(study.runs())
+    selected = select(study.runs())
     on_start(selected, folder)
     outcome, missing = broadcast(sort_runs(selected, folder) if process_rank() == 0 else None)
     trained, outcome.notes = find_trained_runs(missing if world_size() == 1 else [], folder, base, task)
-    execute = partial(try_run, origin=prepared.origin, deadline=deadline, trained=trained)
+    execute = partial(try_run, origin=prepared.origin, deadline=deadline, trained=trained, began=prepared.began)
     while missing:
         busy: list[Run] = []  # in other processes
         for run, record in executor.run(execute, missing, folder, on_progress):
@@ -165,8 +166,8 @@ def run_round(
         missing = []
         for run in busy:
             finished = wait_for_run(run, folder, deadline)
-            failure = load_failure(run, folder)
-            if failure is not None and failure.time >= began:  # in the other process
+            failure = find_recent_failure(run, folder, prepared.began)
+            if failure is not None:  # in the other process
                 outcome.failed.append(RunFailed(failure))
                 on_failure(run, "failed")
             elif finished or deadline is None or time.time() < deadline:
@@ -257,11 +258,13 @@ def execute_run(
     deadline: float | None = None,
     trained: Mapping[str, TrainedRun] | None = None,
     within_claim: AbstractContextManager[None] | None = None,
+    began: float | None = None,
 ) -> dict[str, Any]:
     """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now.
 
     ``trained``: runs of other studies with the same weights, by file name; they are evaluated and not trained.
     ``within_claim`` is left before the claim on the run is released.
+    ``began``: a run that failed in another process since this ``time.time()`` raises ``RunFailed`` and is not trained.
 
     Raises ``RunInProgress`` if another process trains it, and ``DeadlineReached`` if it is not done at the deadline.
     """
@@ -284,6 +287,9 @@ def execute_run(
         if records.exists(path) and find_record_problem(path, run) is None:
             on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
             return records.read(path)
+        failure = None if began is None else find_recent_failure(run, folder, began)
+        if failure is not None:
+            raise RunFailed(failure)
         if trained and run.file_name in trained:
             record = evaluate_again(run, folder, on_progress, origin, trained[run.file_name])
             if record is not None:
@@ -298,13 +304,14 @@ def try_run(
     origin: dict[str, Any] | None = None,
     deadline: float | None = None,
     trained: Mapping[str, TrainedRun] | None = None,
+    began: float | None = None,
 ) -> dict[str, Any]:
     """``execute_run``, with every error as ``RunFailed``.
 
-    The failure is stored while the claim is held: a process that waits for the run finds it and does not train the run again.
+    The failure is stored while the claim is held: a process that claims the run next finds it and does not train the run again.
     """
     with store_errors(run, folder):  # also those that occur before the claim
-        record = execute_run(run, folder, on_progress, origin, deadline, trained, store_errors(run, folder))
+        record = execute_run(run, folder, on_progress, origin, deadline, trained, store_errors(run, folder), began)
     if process_rank() == 0:
         remove_failure(run, folder)
     return record
