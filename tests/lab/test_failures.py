@@ -11,7 +11,7 @@ from whence.lab.claims import is_claimed
 from whence.lab.sources import pin_sources
 from whence.lab.study import Budget, Decision, Study
 from whence.report.comparison import page
-from whence.report.comparison.sentences import summary_lines
+from whence.report.comparison.sentences import claim_sentences, summary_lines
 
 STUDY = Study(
     name="rounds", question="", task="copy", task_settings={"string": 3, "symbols": 4, "items": 8},
@@ -68,7 +68,7 @@ def test_a_failed_seed_removes_itself_and_no_verdict(tmp_path, broken):
     assert "rotary, seed 1 of rounds failed" in str(failed) and "AwkwardError: out of paper" in str(failed)
     findings = collect(state)
     arm = findings["studies"][0]["comparison"]["arms"]["rotary"]
-    assert arm["kind"] == "better" and arm["verdict"].endswith(", without seed 1") and arm["left_out"] == [1]
+    assert arm["kind"] == "better" and ", without seed 1, claimed" in arm["verdict"] and arm["left_out"] == [1]
     terminal = "\n".join(summary_lines(findings["studies"]))
     assert ", without seed 1)." in terminal and "seed 1 failed (" in terminal and "test_failures.py, line" in terminal
     text = page(findings)
@@ -88,7 +88,18 @@ def test_a_study_with_one_look_has_its_verdicts_too(tmp_path, broken):
     outcome = runner.run_study(study, tmp_path)
     arms = results.collect_study(pin_sources(study), outcome.folder)["comparison"]["arms"]
     assert arms["rotary"]["kind"] == "better" and arms["rotary"]["left_out"] == [3]
-    assert arms["alibi"]["left_out"] == [0, 3] and arms["alibi"]["verdict"].endswith(", without seeds 0 and 3")
+    assert arms["alibi"]["left_out"] == [0, 3] and ", without seeds 0 and 3)" in arms["alibi"]["verdict"]
+
+
+def test_a_comparison_without_the_baseline_names_its_seeds_too(tmp_path, broken):
+    failing, _ = broken
+    failing |= {("Alibi", 0), ("NoPosition", 3)}
+    study = dataclasses.replace(STUDY, decision=Decision(baseline="none", family="pairs"))
+    found = results.collect_study(pin_sources(study), runner.run_study(study, tmp_path).folder)
+    (other,) = found["comparison"]["others"]
+    assert (other["first"], other["second"], other["left_out"]) == ("rotary", "alibi", [0])
+    assert other["sentence"].endswith(", without seed 0)")
+    assert any(line.endswith(", without seed 0) on rounds.") for line in claim_sentences(found))
 
 
 def test_an_arm_that_always_fails_is_dropped_by_name(tmp_path, broken):

@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.lab.study import PERCENT_METRICS, Study
 from whence.statistics import AnalysisPlan, PairedComparison, cohen_d, compare_paired, summary
-from whence.statistics.verdict_texts import describe_left_out, describe_look, describe_verdict
+from whence.statistics.verdict_texts import describe_look, describe_verdict
 
 #: value of each arm by seed; None for a run that failed or diverged
 Values = Mapping[str, Mapping[int, float | None]]
@@ -107,17 +107,14 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
     arms, others = {}, []
     for contrast in comparison.contrasts:
         pair = {contrast.first, contrast.second}
+        without = [seed for seed in comparison.seeds if None in (scaled[name].get(seed, 0.0) for name in pair)]
         if baseline not in pair:
-            others.append(contrast.to_json() | {"sentence": describe_verdict(contrast, comparison.plan)})
+            sentence = describe_verdict(contrast, comparison.plan, without)
+            others.append(contrast.to_json() | {"left_out": without, "sentence": sentence})
             continue
         if contrast.estimate is None:  # the arms have no common seed: not compared
             continue
         against = contrast if contrast.second == baseline else contrast.reversed()
-        without = [
-            seed
-            for seed in comparison.seeds
-            if None in (scaled[name].get(seed, 0.0) for name in (against.first, baseline))
-        ]
         arms[against.first] = {
             "summary": summary(own[against.first], level).to_json(),
             "means": _common_means(study, scaled[against.first], scaled[baseline], against.seeds),
@@ -127,9 +124,7 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
             "effect": _effect_size(own[against.first], own[baseline]),
             "kind": against.verdict,
             "suggestive": against.verdict == "undecided" and (against.p or 1.0) <= SUGGESTIVE * comparison.plan.alpha,
-            "verdict": ", ".join(
-                filter(None, [describe_verdict(against, comparison.plan), describe_left_out(without)])
-            ),
+            "verdict": describe_verdict(against, comparison.plan, without),
             "look": describe_look(against, comparison.plan),
             "seeds": against.seeds,
             "missing": list(against.missing),

@@ -53,17 +53,22 @@ def describe_look(contrast: Contrast, plan: AnalysisPlan) -> str:
     return f"claimed at the look after {plan.looks[contrast.look - 1]} seeds"
 
 
-def describe_verdict(contrast: Contrast, plan: AnalysisPlan) -> str:
+def describe_verdict(contrast: Contrast, plan: AnalysisPlan, left_out: Sequence[int] = ()) -> str:
     """The verdict without the name of the first arm, for tables that show the interval and the seeds beside it.
+
+    ``left_out`` are the seeds to name: those that failed or diverged in one of the two arms.
 
     >>> plan = AnalysisPlan(baseline="none", unit="points")
     >>> contrast = Contrast("rotary", "none", 5.0, None, 0.00013, "better", 3, (), None)
     >>> describe_verdict(contrast, plan)
     'better than none by 5 points (p = 0.00013)'
+    >>> describe_verdict(contrast, plan, [1])
+    'better than none by 5 points (p = 0.00013, without seed 1)'
     >>> describe_verdict(Contrast("rotary", "none", -1e-14, None, 1.0, "undecided", 3, (), None), plan)
     'undecided: equal to none so far (p = 1)'
     """
-    return _compose(contrast, plan, [] if contrast.verdict == "equivalent" else [_describe_test(contrast)])
+    test = "" if contrast.verdict == "equivalent" else _describe_test(contrast)
+    return _compose(contrast, plan, [test, describe_left_out(left_out)])
 
 
 def _compose(contrast: Contrast, plan: AnalysisPlan, facts: list[str]) -> str:
