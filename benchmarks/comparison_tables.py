@@ -21,11 +21,13 @@ def rate(row: Row) -> float:
     return row["events"] / row["repetitions"]
 
 
-def show(record: Row) -> bool:
-    """Print the tables; whether every requirement is met."""
-    rows, draws = record["rows"], record["draws"]
+def select_kind(rows: list[Row], kind: str) -> list[Row]:
+    return [row for row in rows if row["kind"] == kind]
+
+
+def show_errors(errors: list[Row], draws: int) -> bool:
+    """Print a table of family-wise errors; whether every requirement is met."""
     fine = True
-    print(f"family-wise error at 0.05, {record['repetitions']} repetitions: worst over the scenarios of a column")
     columns = {
         "normal": lambda r: not r["failed"] and r.get("tails") == "normal",
         "t(3)": lambda r: not r["failed"] and r.get("tails") == "t3",
@@ -35,7 +37,6 @@ def show(record: Row) -> bool:
         "proportional": lambda r: r.get("spread") and r["proportional"],
     }
     print(f"{'family':10}{'arms':>5}{'seeds':>6}" + "".join(f"{name:>14}" for name in columns))
-    errors = [row for row in rows if row["kind"] == "error"]
     for family, arms, seeds in sorted({(r["family"], r["arms"], r["seeds"]) for r in errors}):
         own = [r for r in errors if (r["family"], r["arms"], r["seeds"]) == (family, arms, seeds)]
         text = f"{family:10}{arms:>5}{seeds:>6}"
@@ -45,6 +46,16 @@ def show(record: Row) -> bool:
             fine &= not mark
             text += (f"{mark}{rate(worst):.4f}" if worst else "-").rjust(14)
         print(text)
+    return fine
+
+
+def show(record: Row) -> bool:
+    """Print the tables; whether every requirement is met."""
+    rows, draws = record["rows"], record["draws"]
+    print(f"family-wise error at 0.05, {record['repetitions']} repetitions: worst over the scenarios of a column")
+    fine = show_errors(select_kind(rows, "error"), draws)
+    print("\nthe same with more seeds than a reference distribution simulates")
+    fine &= show_errors(select_kind(rows, "many seeds"), draws)
     print("\npower: one arm differs by d total standard deviations; half of the variance is shared")
     power = [row for row in rows if row["kind"] == "power"]
     found = {(r["family"], r["arms"], r["seeds"], r["d"], r["shared"]): rate(r) for r in power}

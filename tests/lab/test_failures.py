@@ -145,7 +145,7 @@ def test_a_failure_that_another_process_stored_is_not_tried_again_in_this_call(t
 
 def test_a_run_that_failed_elsewhere_meanwhile_is_not_trained_again(tmp_path, broken):
     """The other process has released its claim on the run by the time this one comes to it."""
-    failing, tried = broken
+    _, tried = broken
     study = pin_sources(dataclasses.replace(STUDY, seeds=(0, 1), decision=Decision(baseline="none")))
     *_, last = study.runs()
 
