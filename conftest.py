@@ -75,6 +75,13 @@ def whence_here(monkeypatch, capfd):
     return run
 
 
+@pytest.fixture
+def no_layout(monkeypatch):
+    """Figures without matplotlib's arrangement of axes and texts, which takes most of the time of drawing."""
+    engine = pytest.importorskip("matplotlib.layout_engine").ConstrainedLayoutEngine
+    monkeypatch.setattr(engine, "execute", lambda self, figure: None)
+
+
 # Fixtures for the fused kernels without a GPU: the interpreter, and two guards that detect silent errors.
 #
 # A kernel may access memory out of bounds and mask the result afterwards, which is an illegal access on a GPU only

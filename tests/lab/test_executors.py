@@ -37,52 +37,50 @@ def studies():
 """
 
 
-def whence(*arguments, start=("-m",), **settings):
-    command = [sys.executable, *start, "whence", *map(str, arguments)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | settings.pop("env", {})
-    return subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **settings
-    )
-
-
-TOGETHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
-
-
-def test_two_processes_train_like_one_process(tmp_path, whence_here):
-    """All of a round, and both end after the look that decides: the arms are equivalent within the margin."""
+@pytest.fixture(scope="module")
+def distributed(tmp_path_factory):
+    """A folder with the records of several processes that train together, and what they printed."""
+    base = tmp_path_factory.mktemp("distributed")
+    (base / "shared.py").write_text(STUDY)
     text = STUDY.replace('(parse_arm("epar"),)', '(parse_arm("epar"), parse_arm("none"))')
     text = text.replace("seeds=(0,)", "seeds=(0, 1, 2, 3)").replace(
         'baseline="epar"', 'baseline="epar", metric="perplexity", margin=1000.0, looks=(3, 4)'
     )
-    (tmp_path / "shared.py").write_text(text)
-    order = ("run", tmp_path / "shared.py", "--jobs", 1, "--out")
-    alone = whence_here(*order, tmp_path / "one")
+    (base / "decided.py").write_text(text)
+    order = [sys.executable, Path(__file__).with_name("shared_training.py"), base]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
+    done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return base, done.stdout
+
+
+def test_two_processes_train_like_one_process(distributed, tmp_path, whence_here):
+    """All of a round, and both end after the look that decides: the arms are equivalent within the margin."""
+    base, output = distributed
+    alone = whence_here("run", base / "decided.py", "--jobs", 1, "--out", tmp_path)
     assert alone.returncode == 0 and alone.stdout.count("report:") == 1, alone.stderr
-    process = whence(*order, tmp_path / "two", start=(*TOGETHER, "2", "-m"))
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors
     assert output.count("report:") == 1  # the first speaks for all
-    require_alike(record_in(tmp_path / "one"), record_in(tmp_path / "two"))
-    names = [sorted(path.name for path in (tmp_path / name).rglob("*seed?.json")) for name in ("one", "two")]
+    require_alike(record_in(tmp_path), record_in(base / "decided by 2"))
+    names = [sorted(path.name for path in folder.rglob("*seed?.json")) for folder in (tmp_path, base / "decided by 2")]
     assert len(names[0]) == 6 and names[0] == names[1]
 
 
+@pytest.fixture(scope="module")
+def trained_alone(distributed, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    (study,) = load_study_file(distributed[0] / "shared.py")
+    return runner.execute_run(study.runs()[0], folder), load_file(next((folder / "weights").iterdir()))
+
+
 @pytest.mark.parametrize("processes", [1, 2])
-def test_distributed_runs_resume_with_copied_and_sharded_weights(tmp_path, processes):
-    (tmp_path / "shared.py").write_text(STUDY)
-    script = Path(__file__).with_name("shared_training.py")
-    order = [sys.executable, *TOGETHER, str(processes), str(script), str(tmp_path / "shared.py"), str(tmp_path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(order, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (study,) = load_study_file(tmp_path / "shared.py")
-    alone = runner.execute_run(study.runs()[0], tmp_path / "alone")
-    kept = load_file(next((tmp_path / "alone" / "weights").iterdir()))
+def test_distributed_runs_resume_with_copied_and_sharded_weights(distributed, trained_alone, processes):
+    alone, kept = trained_alone
     assert "shared_by" not in alone["result"]
     for kind, by in (("copied", "MULTI_CPU"), ("sharded", "FSDP")):
-        require_alike(alone, record_in(tmp_path / kind), processes)
-        assert record_in(tmp_path / kind)["result"].get("shared_by") == by
-        weights = load_file(next((tmp_path / kind / "weights").iterdir()))
+        folder = distributed[0] / f"resumed by {processes}" / kind
+        require_alike(alone, record_in(folder), processes)
+        assert record_in(folder)["result"].get("shared_by") == by
+        weights = load_file(next((folder / "weights").iterdir()))
         assert weights.keys() == kept.keys()
         for name, weight in weights.items():
             torch.testing.assert_close(weight, kept[name], rtol=1e-4, atol=1e-6)
@@ -124,13 +122,24 @@ def test_jobs_raise_inside_a_distributed_run(tmp_path, monkeypatch):
 
 
 # One process loads everything once and forks a command for each signal. Each has two workers and a group of its own.
+# A step sleeps: the runs take two minutes, in which they need no core, and end by themselves if nobody stops them.
 STOPPED_GROUPS = """
-import json, os, signal, sys, time
+import json, multiprocessing, os, signal, sys, time
 from pathlib import Path
+import accelerate, safetensors.torch, torch._dynamo  # as training does
 from whence.cli import main
-from whence.lab import sequential
+from whence.lab import executors, runner, sequential, training
 
-base, run_until_decided = Path(sys.argv[1]), sequential.run_until_decided
+base, run_until_decided, compute_loss = Path(sys.argv[1]), sequential.run_until_decided, training.compute_loss
+
+
+def sleep_and_compute_loss(*given):
+    time.sleep(0.2)
+    return compute_loss(*given)
+
+
+training.compute_loss = sleep_and_compute_loss
+executors.get_context = lambda method: multiprocessing.get_context("fork")  # each worker has what is loaded once
 
 
 def start(name):
@@ -207,15 +216,15 @@ for name, child in children.items():
 
 @pytest.fixture(scope="module")
 def stopped_groups(tmp_path_factory):
-    """A folder for each signal: of two arms with two seeds, the first is finished and the second would train for hours."""
+    """A folder for each signal: of two arms with two seeds, the first is finished and the second trains for minutes."""
     base = tmp_path_factory.mktemp("groups")
     arms = 'arms=(Arm("short", "alibi", {}, {"steps": 1}), parse_arm("none"))'
-    changes = {'arms=(parse_arm("epar"),)': arms, "seeds=(0,)": "seeds=(0, 1)", "steps=4": "steps=10**6"}
+    changes = {'arms=(parse_arm("epar"),)': arms, "seeds=(0,)": "seeds=(0, 1)", "steps=4": "steps=600"}
     text = STUDY.replace("import parse_arm", "import Arm, parse_arm").replace('baseline="epar"', 'baseline="none"')
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    (base / "study.py").write_text(text.replace("every=2", "every=10**6"))
+    (base / "study.py").write_text(text.replace("every=2", "every=600"))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
     subprocess.run([sys.executable, "-c", STOPPED_GROUPS, base], check=True, env=environment, timeout=300)
     return base

@@ -83,14 +83,16 @@ def test_a_second_call_changes_no_file(finished):
     assert before == {p: p.read_bytes() for p in outcome.folder.rglob("*") if p.is_file()}
 
 
-# One process loads everything once. It runs the study in two forked children, then with two spawned workers.
+# One process loads everything once. It runs the study in two forked children, then with two workers, which another process
+# that has loaded everything forks.
 SCRIPT = """
-import os, sys
+import multiprocessing, os, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
+import accelerate, torch._dynamo  # as training does
 from small_study import build_study
 from whence import records
-from whence.lab import runner
+from whence.lab import executors, runner
 
 for name in ("first", "second"):
     child = os.fork()
@@ -98,6 +100,9 @@ for name in ("first", "second"):
         runner.run_study(build_study(), Path(sys.argv[1]) / name)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(["whence.lab.runner", "accelerate", "torch._dynamo"])
+executors.get_context = lambda method: context
 records.environment.source_hash = lambda: "the sources of the parent"
 runner.run_study(build_study(), Path(sys.argv[1]) / "workers", jobs=2)
 """

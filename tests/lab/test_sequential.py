@@ -83,16 +83,24 @@ def test_the_time_limit_leaves_unfinished_runs(tmp_path, trained):
     assert not state.outcome.unfinished and state.comparison.look == 3
 
 
-def test_an_interrupted_run_resumes_from_its_checkpoint(tmp_path):
+def test_an_interrupted_run_resumes_from_its_checkpoint(tmp_path, monkeypatch):
     study = dataclasses.replace(
         STUDY,
         arms=STUDY.arms[:2],
         seeds=(0,),
-        budget=Budget(steps=400, batch_size=4),
+        budget=Budget(steps=12, batch_size=4),
         decision=Decision(baseline="none"),
     )
-    outcome = runner.run_study(study, tmp_path, deadline=time.time() + 1.0)
-    assert outcome.unfinished and list((outcome.folder / "checkpoints").glob("*.safetensors"))
+    clock, steps = time.time, []
+
+    def pass_the_deadline(run, progress):
+        steps.append(progress.step)
+        patch.setattr(time, "time", lambda: clock() + 7200 * (progress.step > 4))
+
+    with monkeypatch.context() as patch:
+        outcome = runner.run_study(study, tmp_path, deadline=clock() + 3600, on_progress=pass_the_deadline)
+    assert len(outcome.unfinished) == 2 and max(steps) == 5
+    assert len(list((outcome.folder / "checkpoints").glob("*.safetensors"))) == 1
     whole = runner.run_study(study, tmp_path / "other")
     resumed = runner.run_study(study, tmp_path)
     assert not resumed.unfinished

@@ -78,6 +78,7 @@ def test_the_time_left_is_that_of_new_work_alone(terminal, monkeypatch, capsys):
         ]  # fmt: skip
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
     """Positions and masks cannot be handed to it: what needs them is left out, and the page is written all the same."""
     from transformers import MistralConfig, MistralForCausalLM
@@ -97,6 +98,7 @@ def test_a_model_with_windows_is_probed_to_the_end(tmp_path):
     assert explanations_figure(report_data) is not None
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_parts_and_minutes_leave_records_that_the_whole_probe_reads(tmp_path, capsys):
     def run(*options):
         app(["probe", "--quick", "--task", "needle", "--out", str(tmp_path), *options], standalone_mode=False)

@@ -17,6 +17,7 @@ from whence.probe.plan import Plan, TaskSpec
 from whence.probe.tasks import build_task, lost_in_the_middle, spread_slots
 from whence.probe.tasks.user_tasks import load_items, load_task
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 NAMES = ("Ada", "Ben", "Cy", "Dora", "Eve")
 OWN = """
 from dataclasses import dataclass, replace

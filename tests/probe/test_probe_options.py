@@ -114,6 +114,7 @@ def tiny(name):
 
 
 @pytest.mark.parametrize("name", ["bloom", "falcon", "mamba"])
+@pytest.mark.usefixtures("no_figures")
 def test_families_without_the_interface_are_measured_by_their_curves(name, tmp_path, whence_here):
     path = save_model(tmp_path / name, tiny(name))
     done = whence_here("probe", path, *SMALL, "--out", tmp_path / "out")
@@ -140,6 +141,7 @@ def test_their_scores_are_those_of_whole_texts_one_by_one(name):
             assert score == pytest.approx(sum(float(known[i, row[0, i + 1]]) for i in at), abs=1e-3)
 
 
+@pytest.mark.usefixtures("no_layout")
 def test_a_hybrid_is_looked_into_where_it_attends(tmp_path, whence_here):
     path = save_model(tmp_path / "lfm2", tiny("lfm2"))
     done = whence_here("probe", path, *SMALL, "--only", "measure", "--only", "explain", "--out", tmp_path / "plain")

@@ -38,6 +38,7 @@ def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
     )
 
 
+@pytest.mark.usefixtures("no_layout")
 def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     """As on a machine with another Python, whose help topics are other texts, and without the model."""
     monkeypatch.setattr(sys.modules["whence.probe.tasks.needle"], "_words", lambda: ["other", "words"] * 50)
@@ -63,6 +64,7 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
         app(["report", str(copy)], standalone_mode=False)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_records_of_several_machines_are_listed_separately(probed, tmp_path):
     copy = shutil.copytree(probed[1], tmp_path / "copy")
     path = copy / "needle-oracle-0000.json"
@@ -74,14 +76,15 @@ def test_records_of_several_machines_are_listed_separately(probed, tmp_path):
     assert "a &lt;lent&gt; GPU" in page(findings(copy, ""))
 
 
-def test_several_lengths_stand_side_by_side(probed, tmp_path):
+@pytest.mark.usefixtures("no_layout")
+def test_several_lengths_stand_side_by_side(drawn_page, tmp_path):
     plan = Plan("quick", at_lengths([TaskSpec("key-value", 3, 3)], (2, 4)), texts=3, tokens=48, items_per_record=3)
     folder, _ = measurement.measure(tiny_random_model(layers=1), plan, tmp_path)
     result = findings(folder, "")
     assert [(task["task"], task["slots"]) for task in result["tasks"]] == [("key-value-of-2", 2), ("key-value-of-4", 4)]
     text = page(result)
     assert "key-value: by depth and length" in text and "4 slots, gold in slot 4: " in text
-    assert "by depth and length" not in page(load_findings(probed))
+    assert "by depth and length" not in drawn_page
     with pytest.raises(WhenceError, match="key-value-75, but those of key-value, documents, needle can be chosen"):
         at_lengths([TaskSpec("key-value-75", 3)], (10,))
 
@@ -107,8 +110,8 @@ class Document(HTMLParser):
             self.words.append(data)
 
 
-def test_the_page_has_the_curve_first_and_escapes_everything(probed):
-    text = page(load_findings(probed))
+def test_the_page_has_the_curve_first_and_escapes_everything(probed, drawn_page):
+    text = drawn_page
     document = Document(text)
     words = " ".join(" ".join(document.words).split())
     order = ["What position does to", "Does the position of the answer matter?", "All measures.",
@@ -132,6 +135,7 @@ def test_the_page_has_the_curve_first_and_escapes_everything(probed):
         page({"tasks": []})
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_page_says_which_model_and_which_data_or_that_it_is_not_known(probed):
     result = load_findings(probed)
     result["identity"] = {
@@ -201,12 +205,12 @@ def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(p
         explanations_figure({**result, "explanation": {"attention": {}}})
 
 
-def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
+def test_the_page_opens_in_a_browser_and_fits_a_phone(drawn_page, tmp_path):
     if not CHROMIUM.exists():
         pytest.skip(f"{CHROMIUM} is not installed")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = tmp_path / "report.html"
-    path.write_text(page(load_findings(probed)), encoding="utf-8")
+    path.write_text(drawn_page, encoding="utf-8")
     with api.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         for width in (1280, 390):
@@ -222,11 +226,10 @@ def test_the_page_opens_in_a_browser_and_fits_a_phone(probed, tmp_path):
         browser.close()
 
 
-def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed):
-    result = load_findings(probed)
-    text = page(result)
+def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed, drawn_page):
+    text = drawn_page
     charts = re.findall(r'<svg class="chart".*?</svg>', text, re.S)
-    assert page(result) == text and len(charts) > 12
+    assert page(load_findings(probed)) == text and len(charts) > 12
     ids = re.findall(r'\bid="([^"]+)"', "".join(charts))
     assert len(ids) == len(set(ids))
     for chart in charts:
@@ -236,8 +239,8 @@ def test_svg_is_inline_deterministic_and_has_no_fixed_colors(probed):
         assert links <= set(re.findall(r'\bid="([^"]+)"', chart))
 
 
-def test_without_matplotlib_the_page_has_the_numbers_as_tables(probed, monkeypatch):
-    monkeypatch.setattr(figures, "find_spec", lambda name: None)
+@pytest.mark.usefixtures("no_figures")
+def test_without_matplotlib_the_page_has_the_numbers_as_tables(probed):
     result = load_findings(probed)
     text = page(result)
     words = " ".join(" ".join(Document(text).words).split())

@@ -188,6 +188,7 @@ def test_labels_tell_the_two_apart():
     assert default_labels([side("m", [], "x"), side("m", [], "x")]) == ["first", "second"]
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_the_page_shows_what_the_records_say_of_the_model(plain, changed):
     result = compare_probes(plain, changed)
     result["sides"][1]["identity"] = {

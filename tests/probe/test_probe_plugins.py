@@ -13,6 +13,7 @@ from whence.errors import WhenceError
 from whence.probe import build_task, load, run_folder
 from whence.probe.identity import identify
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 SMALL = ("--task", "key-value", "--items", "2", "--length", "2", "--slots", "2", "--score", "likelihood")
 BELL = """
 import torch

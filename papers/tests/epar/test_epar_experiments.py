@@ -63,6 +63,7 @@ def no_computing(experiment):
     return replace(experiment, compute=compute, needs=tuple(map(no_computing, experiment.needs)))
 
 
+@pytest.mark.usefixtures("no_layout")
 def test_a_second_run_computes_nothing_and_every_listed_file_is_drawn(out):
     for experiment in experiments.ALL:
         run_experiment(no_computing(experiment), out, quick=True)

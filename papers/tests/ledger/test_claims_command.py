@@ -1,5 +1,6 @@
 """``whence claims``: the table, one line a claim in a pipe, filters, details, the page, and how it ends."""
 
+import copy
 import io
 import re
 import shutil
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from whence.errors import WhenceError
-from whence_papers import FOLDER
+from whence_papers import FOLDER, ledger
 from whence_papers.ledger import command
 
 
@@ -21,7 +22,13 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_one_line_a_claim_in_a_pipe(here, capsys):
+def test_one_line_a_claim_in_a_pipe(judged_ledger, capsys, monkeypatch):
+    def judge(sources, folders):
+        ids = [claim.id for source in sources for claim in source.claims]
+        assert ids == [claim["id"] for source in judged_ledger["sources"] for claim in source["claims"]]
+        return copy.deepcopy(judged_ledger)
+
+    monkeypatch.setattr(ledger, "judge_sources", judge)
     command.claims()
     output = capsys.readouterr()
     lines = output.out.splitlines()
@@ -73,13 +80,9 @@ def test_bad_requests_are_one_sentence(here, options, expected_text):
 
 
 @pytest.mark.parametrize("width", [60, 150])
-def test_the_table_fits_its_terminal(here, width):
-    from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
-    from whence_papers.ledger.evidence import KNOWN_NAMES
-
-    ledger = judge_sources(load_sources(here / "claims", KNOWN_NAMES), LedgerFolders(here / "claims"))
+def test_the_table_fits_its_terminal(judged_ledger, width):
     screen = io.StringIO()
-    command.print_table(ledger, Console(width=width, file=screen, force_terminal=True))
+    command.print_table(judged_ledger, Console(width=width, file=screen, force_terminal=True))
     output = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
     assert "epar-improvement-arxiv" in output and "arithmetic" in output
     assert max(map(len, output.splitlines())) <= width and "…" not in output  # nothing is cut off

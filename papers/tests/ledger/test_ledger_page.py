@@ -5,23 +5,15 @@ from pathlib import Path
 import pytest
 
 from whence.errors import WhenceError
-from whence_papers import FOLDER
-from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
-from whence_papers.ledger.evidence import KNOWN_NAMES
 from whence_papers.ledger.page import render_claims_page
 
 CHROMIUM = Path("/usr/bin/chromium")
 ABOUT = {"command": "whence claims", "when": "today", "environment": {"commit": "<none>", "source_hash": "0"}}
 
 
-@pytest.fixture(scope="module")
-def ledger():
-    return (
-        judge_sources(
-            load_sources(FOLDER / "claims", KNOWN_NAMES), LedgerFolders(FOLDER / "claims", FOLDER / "results")
-        )
-        | ABOUT
-    )
+@pytest.fixture
+def ledger(judged_ledger):
+    return judged_ledger | ABOUT
 
 
 def test_every_claim_stands_on_it_escaped(ledger):
