@@ -22,7 +22,9 @@ from mutation_runs import FirstFailure, preload
 
 ROOT = Path(__file__).resolve().parents[2]
 P, A, F = "position/", "attention/", "attention/fused/"
-REFERENCE = ["tests/attention/test_reference.py"]
+REFERENCE = ["tests/attention/test_reference.py", "-k", "no_position or alibi or length_of_a_query or masks"]
+SCALED = ["tests/attention/test_reference.py", "-k", "temperature or takes_its_share"]
+TILED = ["tests/attention/test_reference.py", "-k", "many_tiles or same_draw"]
 RATES = ["tests/attention/fused/test_parameter_gradients.py", "-k", "derivatives_equal_autograd and start"]
 FUSED = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
 DENSE = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
@@ -41,21 +43,19 @@ G = "whence_papers/pointer/pointer_generator/"
 EPAR = "whence_papers/epar/"
 GENERATOR, SEARCH = (
     ["papers/tests/pointer/test_pointer_generator.py"],
-    ["papers/tests/pointer/test_pointer_search.py", "-k", "not best_of_all"],
+    ["papers/tests/pointer/test_pointer_search.py", "-k", "coverage"],
 )
 L, S, R = "lab/", "statistics/", "report/comparison/"
-LOOP = [
-    "tests/lab/test_training.py",
-    "tests/lab/test_divergence.py",
-    "-k",
-    "own_data or between_two or schedules or no_number",
-]
+LOOP = ["tests/lab/test_training.py", "-k", "own_data or between_two"]
+SCHEDULED = ["tests/lab/test_training.py", "-k", "schedules"]
+DIVERGED = ["tests/lab/test_divergence.py", "-k", "no_number"]
 OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or names_the_sources"]
 RESULTS = ["tests/lab/test_results.py"]
 COMPARED = ["tests/statistics/test_paired_comparison.py"]
+ALPHA = ["tests/statistics/test_paired_comparison.py", "-k", "share_of_alpha"]
 CORRECTED = ["tests/statistics/test_corrections.py"]
 TESTED = ["tests/statistics/test_two_samples.py", "-k", "any_scale or never_vary or simulation"]
-PAGE = ["tests/report/test_comparison_page.py"]
+PAGE = "tests/report/test_comparison_page.py::"
 QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:unraisableexception"]
 
 # file below src/whence (or below papers/src), what stands there, what stands there instead, which tests must notice
@@ -93,7 +93,7 @@ MUTANTS = [
     (A + "layout.py", "distance.abs() < self.window", "distance.abs() <= self.window", REFERENCE),
     (A + "layout.py", "rows)[:, :, None] + 1)", "rows)[:, :, None])", REFERENCE),
     (A + "toeplitz.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
-    (A + "toeplitz.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", REFERENCE),
+    (A + "toeplitz.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", TILED),
     (A + "pair_mask.py", "else self.attn_mask[:, :, rows]", "else self.attn_mask[:, :, : rows.stop - rows.start]", MASKS),
     (A + "pair_mask.py", "allowed = answer if allowed is None else allowed & answer", "allowed = answer", MASKS),
     (A + "blockwise.py", "z = z if mask is None else z + mask", "z = z", MASKS),
@@ -109,14 +109,14 @@ MUTANTS = [
     (A + "layout.py", "if fractional else self.window - 1", "if fractional else self.window", ROWS),
     # a forgotten scale, factor or temperature
     (A + "reference.py", "scores = call.scale * (q @", "scores = (q @", REFERENCE),
-    (A + "reference.py", "(sink / temperature)", "(sink)", REFERENCE),
+    (A + "reference.py", "(sink / temperature)", "(sink)", SCALED),
     (A + "blockwise_kernel.py", "settings.scale if tables.score_scale is not None else settings.scale * self.unit", "self.unit", REFERENCE),
     (A + "blockwise_kernel.py", "back = settings.scale / LOG2E", "back = 1 / LOG2E", COMPOSED),
     (A + "blockwise_kernel.py", "dz.mul_(work.slice_band(work.score_scale, tile))", "pass", COMPOSED),
     (A + "blockwise_kernel.py", "dz.sub_(delta[tile.batch, heads, tile.rows, None])", "dz", COMPOSED),
     (A + "toeplitz.py", "high = min(high, self.offset + first + 1)", "high = min(high, self.offset + first + 2)", REFERENCE),
     (A + "blockwise_kernel.py", "mul_(-delta)", "mul_(delta)", COMPOSED),
-    (A + "sdpa.py", "with_positive_scale(q, call.scale / temperature)", "with_positive_scale(q, call.scale)", REFERENCE),
+    (A + "sdpa.py", "with_positive_scale(q, call.scale / temperature)", "with_positive_scale(q, call.scale)", SCALED),
     (P + "transformer_xl.py", "rows.scale * (by_key", "(by_key", ["tests/position/test_transformer_xl.py"]),
     # queries and keys changed places
     (A + "call.py", "part.rotate(q, k, layout.q_positions, layout.k_positions)", "part.rotate(q, k, layout.k_positions, layout.q_positions)", CACHED),
@@ -124,7 +124,7 @@ MUTANTS = [
     (P + "base.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
     # masks and rows that see nothing
     (A + "blockwise_kernel.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),
-    (A + "blockwise_kernel.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", REFERENCE),
+    (A + "blockwise_kernel.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", TILED),
     (A + "reference.py", ".masked_fill(~visible, -torch.inf)", "", REFERENCE),
     (A + "token_positions.py", "real.long().argmax(-1)", "0", PADDED),
     (A + "token_positions.py", "torch.where(real, counted, padded)", "padded", PADDED),
@@ -146,10 +146,10 @@ MUTANTS = [
     (G + "search.py", "state.of(source.tokens.new_tensor(parents))", "state.of(torch.arange(len(longer)).clamp(max=len(state.h) - 1))", SEARCH),
     # the training loop: data, learning rate, resuming, non-finite values
     (L + "training.py", "(seed * 1_000_003 + number)", "(seed * 1_000_003)", LOOP),
-    (L + "training.py", "b.lr * (step + 1) / b.warmup_steps", "b.lr * step / b.warmup_steps", LOOP),
+    (L + "training.py", "b.lr * (step + 1) / b.warmup_steps", "b.lr * step / b.warmup_steps", SCHEDULED),
     (L + "training.py", 'before.get("recent", [])', "[]", LOOP),
-    (L + "training.py", "if not math.isfinite(float(norm)):", "if False:", LOOP),
-    (L + "training.py", "require_finite(metrics, step, curves)", "pass", LOOP),
+    (L + "training.py", "if not math.isfinite(float(norm)):", "if False:", DIVERGED),
+    (L + "training.py", "require_finite(metrics, step, curves)", "pass", DIVERGED),
     (L + "checkpoints.py", 'torch.set_rng_state(tensors[f"{own}cpu"])', "pass", LOOP),
     (L + "training.py", "schedule.steps_per_epoch + number >= first", "schedule.steps_per_epoch + number > first", RESUMED),
     (L + "training.py", "model.train(was_training)", "model.train()", RESUMED),
@@ -169,14 +169,14 @@ MUTANTS = [
     (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", CORRECTED),
     (S + "contrasts.py", "(low > 0) == plan.higher_is_better", "low > 0", COMPARED),
     (S + "contrasts.py", "-margin < low and high", "high", COMPARED),
-    (S + "analysis_plan.py", "self.alpha * self.share", "self.alpha", COMPARED),
+    (S + "analysis_plan.py", "self.alpha * self.share", "self.alpha", ALPHA),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
     (S + "two_samples.py", "EffectSize(d, d * correction", "EffectSize(d, d", TESTED),
     # the page: order, words, counting, escaping
-    (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", PAGE),
-    (R + "verdicts.py", "(better, total)} better than", "(better, total)} worse than", PAGE),
-    (R + "attention_maps.py", "[str(layer + 1) for", "[str(layer) for", PAGE),
-    (R + "attention_maps.py", '.replace("<", "\\\\u003c")', "", PAGE),
+    (R + "units.py", '-1 if study["higher_is_better"] else 1', "1", [PAGE + "test_best_arm_is_first_in_both_directions"]),
+    (R + "verdicts.py", "(better, total)} better than", "(better, total)} worse than", [PAGE + "test_verdicts_of_the_comparison_come_first"]),
+    (R + "attention_maps.py", "[str(layer + 1) for", "[str(layer) for", [PAGE + "test_layers_and_heads_are_counted_from_one"]),
+    (R + "attention_maps.py", '.replace("<", "\\\\u003c")', "", [PAGE + "test_all_text_is_escaped"]),
 ]  # fmt: skip
 
 

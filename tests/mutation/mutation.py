@@ -242,7 +242,7 @@ def main():
     given = parser.parse_args()
     if given.merge:
         return merged([json.loads(path.read_text()) for path in given.merge], given.out)
-    preload()
+    preload("accelerate", "transformers.models.llama.modeling_llama")
     if given.again:
         return try_again(json.loads(given.again.read_text()), given.jobs, given.out)
     tests = digest(TEST_FOLDER.rglob("*.py"))

@@ -20,14 +20,13 @@ QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:un
 QUICK += ["--doctest-modules", "--import-mode=prepend"]
 
 
-def preload():
+def preload(*more):
     """Import the packages that tests import, once for all children; never whence itself."""
     os.environ["TRITON_INTERPRET"] = "1"  # triton decides while it is imported; conftest.py does the same
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.environ["OMP_NUM_THREADS"] = "1"
-    names = ["numpy", "torch", "torch._dynamo", "hypothesis", "accelerate", "scipy.stats", "safetensors.torch"]
-    names += ["transformers.models.llama.modeling_llama", "triton.language"]
-    for name in names:
+    names = ["numpy", "torch", "torch._dynamo", "hypothesis", "scipy.stats", "safetensors.torch"]
+    for name in [*names, "triton.language", *more]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     del os.environ["TRITON_INTERPRET"]
