@@ -227,7 +227,8 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
     simulation = records.read(folder / "statistics.json")
     simulated = {
         "simulated-limits": simulation_tables.limit_rows,
-        "simulated-errors": simulation_tables.error_rows, "simulated-candidates": simulation_tables.candidate_rows,
+        "simulated-errors": simulation_tables.error_rows, "simulated-many-seeds": simulation_tables.many_seeds_rows,
+        "simulated-candidates": simulation_tables.candidate_rows,
         "simulated-power": simulation_tables.power_rows, "simulated-looks": simulation_tables.look_rows,
         "simulated-comparison": simulation_tables.comparison_rows,
         "simulated-equivalence": simulation_tables.equivalence_rows, "simulated-further": simulation_tables.further_rows,

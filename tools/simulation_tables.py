@@ -32,6 +32,8 @@ CANDIDATE_CELLS: dict[str, Row] = {
 LIMITS: dict[str, tuple[str, bool]] = {
     "one look": ("error", False),
     "one look, unequal spread": ("error", True),
+    "one look, more than 64 seeds": ("many seeds", False),
+    "one look, more than 64 seeds, unequal spread": ("many seeds", True),
     "rounds of seeds": ("looks", False),
     "rounds of seeds, unequal spread": ("looks", True),
     "rounds of seeds, whole comparison": ("comparison", False),
@@ -54,15 +56,20 @@ def select(record: Row, kind: str, **terms: Any) -> list[Row]:
     ]
 
 
-def error_rows(record: Row) -> Table:
+def error_rows(record: Row, kind: str = "error") -> Table:
     """Family-wise error: the worst scenario of each column."""
-    cells = sorted({(row["family"], row["arms"], row["seeds"]) for row in select(record, "error")})
+    cells = sorted({(row["family"], row["arms"], row["seeds"]) for row in select(record, kind)})
     rows = []
     for family, arms, seeds in cells:
-        own = select(record, "error", family=family, arms=arms, seeds=seeds)
+        own = select(record, kind, family=family, arms=arms, seeds=seeds)
         worst = [f"{max(rate(row) for row in own if chosen(row)):.3f}" for chosen in ERRORS.values()]
         rows.append([family, str(arms), str(seeds), *worst])
     return ["family", "arms", "seeds", *ERRORS], rows
+
+
+def many_seeds_rows(record: Row) -> Table:
+    """Family-wise error with more seeds than a reference distribution simulates."""
+    return error_rows(record, "many seeds")
 
 
 def standard_error(level: float, repetitions: int, draws: int) -> float:

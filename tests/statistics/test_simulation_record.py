@@ -9,6 +9,7 @@ import pytest
 import simulation_tables
 from whence import records
 from whence.lab.default_studies import DEFAULT_LOOKS
+from whence.statistics import moderated_t
 
 RECORD = records.read(Path(__file__).resolve().parents[2] / "benchmarks" / "records" / "statistics.json")
 CELLS = list(product(("baseline", "pairs"), (4, 6, 8, 16), (3, 5, 8)))
@@ -48,6 +49,18 @@ def test_the_family_wise_error_is_kept(family, arms, seeds):
     assert all(map(keeps, unequal)), [row for row in unequal if not keeps(row)]
 
 
+@pytest.mark.parametrize("family, arms, seeds", list(product(("baseline", "pairs"), (4, 8), (100, 200))))
+def test_the_family_wise_error_is_kept_with_more_seeds_than_a_reference_simulates(family, arms, seeds):
+    assert seeds > moderated_t.MOST_SIMULATED
+    found = rows("many seeds", family=family, arms=arms, seeds=seeds)
+    alike = {(row["tails"], row["failed"]) for row in found if not row.get("spread")}
+    assert alike == set(product(("normal", "t3"), (0.0, 0.15))) and {row["shared"] for row in found} == {0.5}
+    patterns = {"one", "half", "all but one", "graded"} | ({"baseline"} & {family})
+    unequal = {(row["spread"], row["proportional"]) for row in found if row.get("spread")}
+    assert unequal == set(product(patterns, (False, True))) and len(found) == len(alike) + len(unequal)
+    assert all(map(keeps, found)), [row for row in found if not keeps(row)]
+
+
 @pytest.mark.parametrize("family", ["baseline", "pairs"])
 def test_power(family):
     def power(arms, seeds, d, shared=0.5):
@@ -73,7 +86,11 @@ def test_the_whole_comparison_keeps_the_error_over_all_looks_with_and_without_a_
     found = {(row["family"], row["arms"], row.get("margin")): row for row in rows("comparison")}
     assert set(found) == set(product(("baseline", "pairs"), (4, 8), (None, 4.0)))
     assert all(map(keeps, found.values())), [row for row in found.values() if not keeps(row)]
-    (origin,) = [one for one in RECORD["additions"] if "comparison" in one["kinds"]]
+
+
+@pytest.mark.parametrize("kind", ["comparison", "many seeds"])
+def test_rows_that_were_added_later_name_the_code_that_made_them(kind):
+    (origin,) = [one for one in RECORD["additions"] if kind in one["kinds"]]
     assert not origin["environment"]["uncommitted_changes"]
 
 
