@@ -1,6 +1,7 @@
 """Attention calibration: the published properties, the measurement with dummy documents, and the checks of every cure."""
 
 import copy
+import itertools
 
 import cure_checks as checks
 import pytest
@@ -70,29 +71,36 @@ def test_every_check(family):
     checks.check_cure(cure, family, identity=cure.identity())
 
 
-def last_means(model, ids, layer):
-    """Mean attention of the last token to each document in one layer, ``[batch, heads, documents]``."""
-    row = hf.LastRow()
-    with hf.capture(model, row, layers=[layer]), torch.no_grad():
-        model(input_ids=ids)
-    return torch.stack([row[layer][..., start:end].mean(-1) for start, end in checks.DOCUMENTS], -1)
+def last_means(model, ids, layer, queries=1):
+    """Mean attention of the last tokens to each document in one layer, ``[batch, heads, documents]``."""
+    means = []
+    for length in range(ids.shape[1] - queries + 1, ids.shape[1] + 1):
+        row = hf.LastRow()
+        with hf.capture(model, row, layers=[layer]), torch.no_grad():
+            model(input_ids=ids[:, :length])
+        means.append(torch.stack([row[layer][..., start:end].mean(-1) for start, end in checks.DOCUMENTS], -1))
+    return torch.stack(means).mean(0)
 
 
-@pytest.mark.parametrize("scope", ["head", "model"])
-def test_attention_follows_the_relevance_measured_against_dummies(scope):
-    model, ids = checks.model_of("llama"), checks.tokens(2, checks.LENGTH)
-    plain, biases = [last_means(model, ids, layer) for layer in (0, 1)], [[], []]
+FOLLOW = checks.LENGTH - checks.DOCUMENTS[-1][1]  # tokens after the documents
+
+
+@pytest.mark.parametrize(("scope", "queries"), [("head", 1), ("model", 1), ("head", 2), ("model", FOLLOW + 5)])
+def test_attention_follows_the_relevance_measured_against_dummies(scope, queries):
+    model, ids, used = checks.model_of("llama"), checks.tokens(2, checks.LENGTH), min(queries, FOLLOW)
+    plain, biases = [last_means(model, ids, layer, used) for layer in (0, 1)], [[], []]
     for place, (start, end) in enumerate(checks.DOCUMENTS):
         other = ids.clone()
         other[:, start:end] = torch.tensor([9, 11]).repeat(9)[: end - start]
         for layer in (0, 1):
-            biases[layer].append(last_means(model, other, layer)[..., place])
+            biases[layer].append(last_means(model, other, layer, used)[..., place])
     bias = [torch.stack(one, -1) for one in biases]
     if scope == "model":
         plain, bias = ([torch.stack(both).mean((0, 2))[:, None]] * 2 for both in (plain, bias))
     alpha = ((plain[1] - bias[1]) / (0.5 * plain[1].mean(-1, keepdim=True))).softmax(-1)
     calls = []
-    with AttentionCalibration(scope=scope, dummy=[9, 11]).apply(model), checks.requested(model, ids):
+    cure = AttentionCalibration(scope=scope, dummy=[9, 11], query_tokens=queries)
+    with cure.apply(model), checks.requested(model, ids):
         handle = model.register_forward_hook(lambda *call: calls.append(call))
         row = hf.LastRow()
         with hf.capture(model, row, layers=[1]):
@@ -136,17 +144,18 @@ def test_prompts_with_different_documents_in_one_batch_read_in_chunks():
     assert float((untouched.logits[0] - alone[1].logits[0]).abs().max()) > 1e-3
 
 
-def test_the_search_takes_the_best_temperature_and_a_dummy_text():
+def test_the_search_takes_the_best_settings_and_a_dummy_text():
     lm, task = tiny_random_model(layers=2), build_task("key-value", 1, pairs=3)
     prompts = [task.prompt(task.items[0], place) for place in (0, 2)]
     published = AttentionCalibration(PUBLISHED_TEMPERATURE, absolute=True).search(lm, prompts)
     assert published.temperature == 5e-5 and lm.tokenizer.decode(published.dummy) == DUMMY_TEXT
     losses = {}
-    for temperature in (0.1, 5.0):
-        with AttentionCalibration(temperature, dummy=published.dummy).apply(lm.model):
-            losses[temperature] = float(answer_losses(lm, prompts, documents=True).mean())
-    chosen = AttentionCalibration(temperatures=(0.1, 5.0), samples=2).search(lm, prompts)
-    assert chosen.temperature == min(losses, key=losses.get) and chosen.dummy == published.dummy
+    for temperature, queries in itertools.product((0.1, 5.0), (1, 4)):
+        with AttentionCalibration(temperature, query_tokens=queries, dummy=published.dummy).apply(lm.model):
+            losses[temperature, queries] = float(answer_losses(lm, prompts, documents=True).mean())
+    chosen = AttentionCalibration(temperatures=(0.1, 5.0), query_counts=(1, 4), samples=2).search(lm, prompts)
+    assert (chosen.temperature, chosen.query_tokens) == min(losses, key=losses.get)
+    assert chosen.dummy == published.dummy
     assert AttentionCalibration(**chosen.settings()).settings() == chosen.settings()
 
 

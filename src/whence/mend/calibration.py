@@ -13,6 +13,8 @@ What the paper leaves open, and what is done here:
 - The other documents stay in place while one is a dummy. A prompt with K documents takes K + 1 further forward passes: K
   with a dummy, and one as it is, because the pass that answers is calibrated from its first calibrated layer on.
 - Relevance is computed for each layer and head, or with ``scope="model"`` once from the mean over all of them.
+- The last token of a prompt may be one that needs no document, such as the colon before a quotation mark. With
+  ``query_tokens`` above 1, Attn is the mean over so many last tokens of the prompt, as far as they follow the documents.
 - The last row of the prompt and all generated rows are calibrated, by their own attention and the relevance of the prompt.
 - The published t, 5e-5, has the unit of attention to a token and fits one length of prompt. Here t is ``temperature``
   times the mean of Attn(x, k) over documents; ``absolute=True`` takes it as published.
@@ -23,6 +25,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 
 import torch
@@ -54,10 +57,12 @@ class AttentionCalibration(Cure):
             equalizes the documents.
         layers: the layers that are calibrated; by default the last half.
         scope: relevance for each layer and ``"head"``, or one for the ``"model"``.
+        query_tokens: the last tokens of a prompt whose attention is relevance; 1 as published.
         strength: 0 changes nothing, 1 is the published method; numbers between mix both weights.
         absolute: whether ``temperature`` has the unit of attention, as published (5e-5).
         dummy: token ids that are repeated to fill a dummy document; by default the last token of the document.
         temperatures: the search: the temperatures that are tried.
+        query_counts: the search: the values of ``query_tokens`` that are tried.
         samples: the search: at most so many prompts are used.
     """
 
@@ -72,10 +77,12 @@ class AttentionCalibration(Cure):
         layers: Sequence[int] | None = None,
         *,
         scope: str = "head",
+        query_tokens: int = 1,
         strength: float = 1.0,
         absolute: bool = False,
         dummy: Sequence[int] | None = None,
         temperatures: Sequence[float] = (0.25, 0.5, 1.0, 2.0),
+        query_counts: Sequence[int] = (1, 32),
         samples: int = 24,
     ) -> None:
         for name, number in (("temperature", temperature), *(("temperatures", one) for one in temperatures)):
@@ -84,6 +91,8 @@ class AttentionCalibration(Cure):
         require_number(SUBJECT, "strength", strength, low=0, high=1, remedy="pass 1 for the published method")
         require_flag(SUBJECT, "absolute", absolute)
         require_integer(SUBJECT, "samples", samples)
+        for name, count in (("query_tokens", query_tokens), *(("query_counts", one) for one in query_counts)):
+            require_integer(SUBJECT, name, count, remedy="pass 1 for the published method")
         if dummy is not None and not len(dummy):
             raise usage_error(f"{SUBJECT}(dummy=...)", "no tokens", "a dummy document has tokens", "pass token ids")
         for token in dummy or ():
@@ -91,6 +100,7 @@ class AttentionCalibration(Cure):
         self.temperature, self.layers = float(temperature), None if layers is None else list(layers)
         self.scope, self.strength, self.absolute = scope, float(strength), absolute
         self.dummy = None if dummy is None else list(dummy)
+        self.query_tokens, self.query_counts = query_tokens, list(query_counts)
         self.temperatures, self.samples = [float(one) for one in temperatures], samples
 
     def _with(self, **changes: Any) -> AttentionCalibration:
@@ -106,17 +116,17 @@ class AttentionCalibration(Cure):
             yield
 
     def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> AttentionCalibration:
-        """The temperature with the least cross-entropy of the answers. The dummy becomes ``DUMMY_TEXT`` unless one was given.
+        """The temperature and query tokens with the least cross-entropy of the answers.
 
-        An absolute temperature stays.
+        The dummy becomes ``DUMMY_TEXT`` unless one was given. An absolute temperature stays, and so do its query tokens.
         """
         chosen = spread_prompts(prompts, self.samples)
         dummy = lm.all_tokens([DUMMY_TEXT], special=False)[0] if self.dummy is None else self.dummy
         if self.absolute:
             return self._with(dummy=dummy)
         losses = {}
-        for temperature in self.temperatures:
-            cure = self._with(temperature=temperature, dummy=dummy)
+        for temperature, count in product(self.temperatures, self.query_counts):
+            cure = self._with(temperature=temperature, query_tokens=count, dummy=dummy)
             with cure.apply(lm.model):
                 losses[cure] = float(answer_losses(lm, chosen, documents=True).mean())
         return min(losses, key=lambda cure: losses[cure])
@@ -128,7 +138,7 @@ class Calibrator:
     def __init__(self, cure: AttentionCalibration, model: Any) -> None:
         self.cure, self.model = cure, unwrap_peft(model)
         self.watcher = PromptWatcher(SUBJECT, model, self.measure)
-        self.records: dict[int, Tensor] | None = None  # while a pass is measured: the attention to documents by layer
+        self.reading: Reading | None = None  # while a pass is measured
 
     def edits(self) -> dict[int, AttentionEdit]:
         count = number_of_layers(self.model)
@@ -173,7 +183,7 @@ class Calibrator:
         return [*row[:start], *(pattern[index % len(pattern)] for index in range(end - start)), *row[end:]]
 
     def _read(self, rows: list[list[int]], documents: Sequence[Sequence[Span]]) -> dict[int, Tensor]:
-        """The attention of the last token of each prompt to its documents, by layer: ``[prompts, H, documents]``."""
+        """The attention of the query tokens of each prompt to its documents, by layer: ``[prompts, H, documents]``."""
         device = execution_device(SUBJECT, self.model.get_input_embeddings())
         longest = max(map(len, rows))
         tokens = torch.tensor([[row[0]] * (longest - len(row)) + row for row in rows], device=device)
@@ -181,13 +191,39 @@ class Calibrator:
         positions = (real.cumsum(-1) - 1).clamp(min=0)
         request = Request(tuple(map(tuple, documents)), tuple(map(len, rows)))
         options = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self.model.forward).parameters else {}
-        self.records = {}
+        follow = [len(row) - (spans[-1][1] if spans else 0) for row, spans in zip(rows, documents, strict=True)]
+        counts = torch.tensor(follow, device=device).clamp(1, self.cure.query_tokens)
+        self.reading = reading = Reading(torch.arange(longest, device=device) >= longest - counts[:, None])
         try:
             with set_request(self.model, request):
                 self.model(input_ids=tokens, attention_mask=real, position_ids=positions, use_cache=False, **options)
-            return self.records
+            return reading.attention()
         finally:
-            self.records = None
+            self.reading = None
+
+
+class Reading:
+    """The attention of query tokens to documents in one forward pass.
+
+    Args:
+        queries: which rows are query tokens, ``[B, T]``.
+    """
+
+    def __init__(self, queries: Tensor) -> None:
+        self.queries = queries
+        self._means: dict[int, Tensor] = {}  # by layer: [B, H, T, K], 0 outside the rows that were added
+
+    def add(self, layer: int, rows: Tensor, means: Tensor) -> None:
+        """The mean attention of rows ``[n]`` to a token of each document: ``[B, H, n, K]``. A row may be added again."""
+        if layer not in self._means:
+            shape = (*means.shape[:2], self.queries.shape[1], means.shape[-1])
+            self._means[layer] = means.new_zeros(shape)
+        self._means[layer][:, :, rows] = means
+
+    def attention(self) -> dict[int, Tensor]:
+        """The mean over query tokens, by layer: ``[B, H, K]``."""
+        shares = self.queries / self.queries.sum(1, keepdim=True)
+        return {layer: torch.einsum("bhtk,bt->bhk", means, shares.to(means)) for layer, means in self._means.items()}
 
 
 class CalibrationEdit(AttentionEdit):
@@ -199,9 +235,8 @@ class CalibrationEdit(AttentionEdit):
         self.calibrator, self.calibrates = calibrator, calibrates
 
     def affected_rows(self, call: EditedCall) -> Tensor:
-        if self.calibrator.records is not None:
-            rows = torch.arange(call.q.shape[2], device=call.q.device)
-            return rows[None] == len(rows) - 1
+        if self.calibrator.reading is not None:
+            return self.calibrator.reading.queries
         answering = call.answering_rows()
         return answering if self.calibrates else torch.zeros_like(answering)
 
@@ -211,11 +246,10 @@ class CalibrationEdit(AttentionEdit):
             return weights
         ids = call.document_ids(SUBJECT, call.k_positions)
         lengths = _lengths(spans, weights)
-        records = self.calibrator.records
-        if records is not None:
-            records[call.layer] = document_masses(weights[:, :, -1:], ids, lengths)[:, :, 0] / lengths[:, None].clamp(
-                min=1
-            )
+        reading = self.calibrator.reading
+        if reading is not None:
+            means = document_masses(weights, ids, lengths) / lengths[:, None, None].clamp(min=1)
+            reading.add(call.layer, rows, means)
             return weights
         result = self.calibrator.watcher.result
         if result is None or call.layer not in result:

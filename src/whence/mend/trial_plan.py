@@ -27,7 +27,7 @@ MIN_ITEMS = 4
 #: settings that keep the search of a cure short, for trials of minutes
 SHORT_SEARCH: dict[str, str] = {
     "scale-channel": "scale-channel(texts=4, tokens=256, candidates=3, scales=[0.5, 0.0, -0.5], compat='official', samples=3)",
-    "calibration": "calibration(temperatures=[0.5, 2.0], samples=3)",
+    "calibration": "calibration(temperatures=[0.5], query_counts=[1, 32], samples=3)",
 }
 
 
