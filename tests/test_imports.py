@@ -3,37 +3,46 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = ("triton", "transformers", "matplotlib", "scipy", "pandas", "jinja2", "onnx", "accelerate", "rich", "typer")
 
 
-def fresh(code):
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+CODE = f"""
+import sys, torch
+before = set(sys.modules)
+import whence
+print(*(set(sys.modules) - before))
+print('heavy:', *(set({HEAVY!r}) & set(sys.modules)))  # torch may not bring them either
+print(all(getattr(whence, name) is not None for name in whence.__all__))
+try: whence.nonsense
+except AttributeError as error: print(error)
+sys.modules['matplotlib'] = None
+try: whence.show(whence.Alibi(2))
+except whence.MissingExtra as error: print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """What a fresh process finds out, line by line."""
+    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    return done.stdout.splitlines()
 
 
-def test_import_loads_torch_alone():
-    loaded, heavy = fresh(
-        "import sys, torch; before = set(sys.modules); import whence; print(*(set(sys.modules) - before))\n"
-        f"print('heavy:', *(set({HEAVY!r}) & set(sys.modules)))"  # torch may not bring them either
-    ).splitlines()
+def test_import_loads_torch_alone(printed):
+    loaded, heavy, *_ = printed
     outside = {name.split(".")[0] for name in loaded.split()} - {"whence", "torch"} - set(sys.stdlib_module_names)
     assert not outside
     assert not {"whence.checks", "whence.plotting", "whence.report"} & set(loaded.split())
     assert heavy == "heavy:"
 
 
-def test_everything_promised_is_there():
-    promised, unknown = fresh(
-        "import whence; print(all(getattr(whence, name) is not None for name in whence.__all__))\n"
-        "try: whence.nonsense\nexcept AttributeError as e: print(e)"
-    ).splitlines()
+def test_everything_promised_is_there(printed):
+    promised, unknown = printed[2:4]
     assert promised == "True" and "no attribute 'nonsense'" in unknown
 
 
-def test_show_without_matplotlib_names_the_extra():
-    code = (
-        "import sys; sys.modules['matplotlib'] = None\nimport whence\n"
-        "try: whence.show(whence.Alibi(2))\nexcept whence.MissingExtra as e: print(e)"
-    )
-    assert fresh(code) == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'
+def test_show_without_matplotlib_names_the_extra(printed):
+    assert printed[4] == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'

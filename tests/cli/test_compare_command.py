@@ -1,6 +1,6 @@
 """``whence compare``: from options to records and a report.
 
-Most commands run in this process. Three run in their own process, as a user's would.
+Most commands run in this process. The one on a terminal runs in its own process, as a user's would.
 """
 
 import json
@@ -17,12 +17,6 @@ from whence.errors import Terminated
 SMALL = ["--task", "retrieval", "--position", "none", "--position", "alibi", "--seeds", "1", "--steps", "4"]
 
 
-def whence(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "whence", *arguments], capture_output=True, text=True, cwd=cwd, timeout=300
-    )  # fmt: skip
-
-
 def test_help_lists_every_task_and_position(run_whence):
     from whence.cli.compare import EXAMPLES
     from whence.lab.tasks import TASKS
@@ -34,13 +28,13 @@ def test_help_lists_every_task_and_position(run_whence):
         assert sorted(word.strip() for word in words) == sorted(names)
 
 
-def test_an_error_in_a_separate_process(tmp_path):
-    done = whence("compare", "--position", "flurb", cwd=tmp_path)
+def test_an_unknown_position_is_one_line(run_whence):
+    done = run_whence("compare", "--position", "flurb")
     assert done.returncode == 2 and "unknown mechanism flurb" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_small_comparison_and_its_page(run_whence, tmp_path):
-    done = whence("compare", *SMALL, "--jobs", "1", cwd=tmp_path)
+    done = run_whence("compare", *SMALL, "--jobs", "1")
     assert done.returncode == 0, done.stderr
     page = tmp_path / "build" / "compare" / "report.html"
     first = page.read_text()
@@ -69,7 +63,7 @@ def test_a_small_comparison_and_its_page(run_whence, tmp_path):
 def test_progress_bars_on_a_terminal(tmp_path):
     # output to a terminal is a separate code path
     code = "import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)"
-    run = [sys.executable, "-c", "from whence.cli import main; main()", "compare", *SMALL, "--jobs", "1"]
+    run = [sys.executable, "-m", "whence", "compare", *SMALL, "--jobs", "1"]
     done = subprocess.run([sys.executable, "-c", code, *run], capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stdout[-800:]
     assert "2 of 2 runs" in done.stdout and "report: build/compare/report.html" in done.stdout

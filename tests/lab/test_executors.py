@@ -122,7 +122,7 @@ def test_jobs_raise_inside_a_distributed_run(tmp_path, monkeypatch):
 
 
 # One process loads everything once and forks a command for each signal. Each has two workers and a group of its own.
-# A step sleeps: the runs take two minutes, in which they need no core, and end by themselves if nobody stops them.
+# A step sleeps: the runs take 80 seconds, in which they need no core, and end by themselves if nobody stops them.
 STOPPED_GROUPS = """
 import json, multiprocessing, os, signal, sys, time
 from pathlib import Path
@@ -216,15 +216,15 @@ for name, child in children.items():
 
 @pytest.fixture(scope="module")
 def stopped_groups(tmp_path_factory):
-    """A folder for each signal: of two arms with two seeds, the first is finished and the second trains for minutes."""
+    """A folder for each signal: of two arms with two seeds, the first is finished and the second trains for over a minute."""
     base = tmp_path_factory.mktemp("groups")
     arms = 'arms=(Arm("short", "alibi", {}, {"steps": 1}), parse_arm("none"))'
-    changes = {'arms=(parse_arm("epar"),)': arms, "seeds=(0,)": "seeds=(0, 1)", "steps=4": "steps=600"}
+    changes = {'arms=(parse_arm("epar"),)': arms, "seeds=(0,)": "seeds=(0, 1)", "steps=4": "steps=400"}
     text = STUDY.replace("import parse_arm", "import Arm, parse_arm").replace('baseline="epar"', 'baseline="none"')
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    (base / "study.py").write_text(text.replace("every=2", "every=600"))
+    (base / "study.py").write_text(text.replace("every=2", "every=400"))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
     subprocess.run([sys.executable, "-c", STOPPED_GROUPS, base], check=True, env=environment, timeout=300)
     return base

@@ -1,5 +1,6 @@
 """The gallery: one self-contained page, written atomically."""
 
+import multiprocessing
 import re
 
 import pytest
@@ -65,7 +66,10 @@ def test_compositions_are_drawn(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_compositions")
-def test_processes_draw_the_same_page(tmp_path):
+def test_processes_draw_the_same_page(tmp_path, monkeypatch):
+    context = multiprocessing.get_context("forkserver")  # each process has what is loaded once
+    context.set_forkserver_preload(["whence.report.gallery", "whence.plotting", "matplotlib.figure"])
+    monkeypatch.setattr(module.multiprocessing, "get_context", lambda method: context)
     entries = [entry for entry in CATALOGUE if entry.name in ("Alibi", "Epar")]
     pages = [
         write_gallery(tmp_path / f"{jobs}.html", entries=entries, length=16, jobs=jobs).read_text() for jobs in (1, 2)

@@ -22,13 +22,21 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_one_line_a_claim_in_a_pipe(judged_ledger, capsys, monkeypatch):
+@pytest.fixture
+def judged_once(judged_ledger, monkeypatch):
+    """The command judges nothing again: it gets the verdicts of those claims that it asks for."""
+
     def judge(sources, folders):
-        ids = [claim.id for source in sources for claim in source.claims]
-        assert ids == [claim["id"] for source in judged_ledger["sources"] for claim in source["claims"]]
-        return copy.deepcopy(judged_ledger)
+        ids = {claim.id for source in sources for claim in source.claims}
+        found = copy.deepcopy(judged_ledger)
+        for source in found["sources"]:
+            source["claims"] = [claim for claim in source["claims"] if claim["id"] in ids]
+        return found
 
     monkeypatch.setattr(ledger, "judge_sources", judge)
+
+
+def test_one_line_a_claim_in_a_pipe(judged_once, capsys):
     command.claims()
     output = capsys.readouterr()
     lines = output.out.splitlines()
@@ -36,7 +44,7 @@ def test_one_line_a_claim_in_a_pipe(judged_ledger, capsys, monkeypatch):
     assert "\x1b[" not in output.out and f"{len(lines)} claims" in output.err
 
 
-def test_filters(here, capsys):
+def test_filters(judged_once, capsys):
     command.claims(source=["003"], verdict=["arithmetic-wrong"])
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line.startswith("pointer-") and "\tarithmetic wrong\t" in line for line in lines)
