@@ -6,14 +6,16 @@ import sys
 import pytest
 
 HEAVY = ("triton", "transformers", "matplotlib", "scipy", "pandas", "jinja2", "onnx", "accelerate", "rich", "typer")
-
-
+#: what a command loads when it runs; those of installed packages are imported to be listed
+LATE = ("transformers", "matplotlib", "scipy", "whence.lab.training", "whence.mend", "whence.probe.findings")
 CODE = f"""
 import sys, torch
 before = set(sys.modules)
 import whence
 print(*(set(sys.modules) - before))
 print('heavy:', *(set({HEAVY!r}) & set(sys.modules)))  # torch may not bring them either
+import whence.cli.app
+print('command:', *(set({LATE!r}) & set(sys.modules)))
 print(all(getattr(whence, name) is not None for name in whence.__all__))
 try: whence.nonsense
 except AttributeError as error: print(error)
@@ -40,9 +42,13 @@ def test_import_loads_torch_alone(printed):
 
 
 def test_everything_promised_is_there(printed):
-    promised, unknown = printed[2:4]
+    promised, unknown = printed[3:5]
     assert promised == "True" and "no attribute 'nonsense'" in unknown
 
 
 def test_show_without_matplotlib_names_the_extra(printed):
-    assert printed[4] == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'
+    assert printed[5] == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'
+
+
+def test_the_command_line_loads_what_a_command_needs_when_it_runs(printed):
+    assert printed[2] == "command:"

@@ -9,9 +9,10 @@ from whence.errors import WhenceError
 from whence.probe import run_folder
 from whence.probe.plan import Plan, TaskSpec, at_lengths
 from whence_papers import FOLDER
-from whence_papers.ledger import LedgerFolders, MissingEvidence, judge, load_sources
+from whence_papers.ledger import LedgerFolders, MissingEvidence, load_sources
 from whence_papers.ledger.evidence import KNOWN_NAMES
 from whence_papers.ledger.probe_records import READERS, gold_position
+from whence_papers.ledger.verdicts import judge
 
 CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 ITEMS = 100

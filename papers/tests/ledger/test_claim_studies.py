@@ -17,11 +17,12 @@ from whence.lab.study_folder import study_folder, write_spec
 from whence.lab.study_task import build_model
 from whence.lab.tasks.classification import Classification, Items
 from whence_papers import FOLDER
-from whence_papers.ledger import LedgerFolders, MissingEvidence, judge, load_sources
+from whence_papers.ledger import LedgerFolders, MissingEvidence, load_sources
 from whence_papers.ledger.comparisons import contrast_figures
 from whence_papers.ledger.evidence import KNOWN_NAMES
 from whence_papers.ledger.study_records import READERS, compare_study, find_study
 from whence_papers.ledger.trained_models import COMPARISONS, MEASUREMENTS
+from whence_papers.ledger.verdicts import judge
 
 CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 PROTOCOL = runpy.run_path(str(FOLDER / "studies/epar/protocol.py"))

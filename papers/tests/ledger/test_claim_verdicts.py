@@ -10,7 +10,7 @@ import pytest
 from whence import records
 from whence.errors import WhenceError
 from whence_papers import FOLDER
-from whence_papers.ledger import LedgerFolders, judge, load_sources
+from whence_papers.ledger import LedgerFolders, load_sources
 from whence_papers.ledger.claims import FigureCheck
 from whence_papers.ledger.computations import COMPUTATIONS
 from whence_papers.ledger.evidence import KNOWN_NAMES, nearly_equal, run_computation, to_plain, update_records
@@ -22,6 +22,7 @@ from whence_papers.ledger.verdicts import (
     UNTESTABLE,
     WRONG,
     evaluate_check,
+    judge,
     prediction_interval,
 )
 

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from whence.errors import WhenceError
-from whence_papers import FOLDER, ledger
-from whence_papers.ledger import command
+from whence_papers import FOLDER
+from whence_papers.ledger import command, verdicts
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def judged_once(judged_ledger, monkeypatch):
             source["claims"] = [claim for claim in source["claims"] if claim["id"] in ids]
         return found
 
-    monkeypatch.setattr(ledger, "judge_sources", judge)
+    monkeypatch.setattr(verdicts, "judge_sources", judge)
 
 
 def test_one_line_a_claim_in_a_pipe(judged_once, capsys):

@@ -9,9 +9,10 @@ from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_folder import study_folder, write_spec
 from whence_papers import FOLDER
-from whence_papers.ledger import LedgerFolders, judge, load_sources
+from whence_papers.ledger import LedgerFolders, load_sources
 from whence_papers.ledger.evidence import KNOWN_NAMES
 from whence_papers.ledger.next_location_records import READERS
+from whence_papers.ledger.verdicts import judge
 
 CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 NAMES = ("Recency", "no position", "no pointer", "no position-from-end", "neither", "additive")

@@ -4,13 +4,10 @@
 ``mend_records`` and ``next_location_records`` read evidence from stored records. ``trained_models`` and
 ``pretrained_models`` measure it in a model. ``evidence`` finds the evidence of a claim, ``verdicts`` compares it with what
 the source says, and ``page`` renders the HTML report.
+
+Here are the claims alone: every whence command imports this package to list its own, and evidence needs much more.
 """
 
 from whence_papers.ledger.claims import Claim, FigureCheck, LedgerFolders, MissingEvidence, Source, load_sources
-from whence_papers.ledger.evidence import Evidence, find_evidence, update_records
-from whence_papers.ledger.verdicts import RULES, VERDICTS, Judgement, judge, judge_sources
 
-__all__ = [
-    "FigureCheck", "Claim", "Evidence", "Judgement", "LedgerFolders", "RULES", "Source", "VERDICTS", "MissingEvidence", "find_evidence", "judge_sources",
-    "judge", "load_sources", "update_records",
-]  # fmt: skip
+__all__ = ["Claim", "FigureCheck", "LedgerFolders", "MissingEvidence", "Source", "load_sources"]

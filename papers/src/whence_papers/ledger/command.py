@@ -53,9 +53,10 @@ def claims(
     whence claims --update
     """
     from whence.records import require_folder
-    from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
+    from whence_papers.ledger import LedgerFolders, load_sources
     from whence_papers.ledger.evidence import KNOWN_NAMES
     from whence_papers.ledger.page import add_provenance
+    from whence_papers.ledger.verdicts import judge_sources
 
     require_folder("whence claims --folder", folder, "claims")
     require_folder("whence claims --results", results, "records of studies")
@@ -89,8 +90,9 @@ def claims(
 
 def judge_all(folder: Path, results: Path) -> dict[str, Any]:
     """Judge every claim of a ledger from the records in a folder."""
-    from whence_papers.ledger import LedgerFolders, judge_sources, load_sources
+    from whence_papers.ledger import LedgerFolders, load_sources
     from whence_papers.ledger.evidence import KNOWN_NAMES
+    from whence_papers.ledger.verdicts import judge_sources
 
     return judge_sources(load_sources(folder, KNOWN_NAMES), LedgerFolders(folder, results))
 
