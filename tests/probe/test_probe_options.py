@@ -1,7 +1,6 @@
 """Options of a probe: chat templates, layers of hybrids, devices, batches; families that are measured by curves alone."""
 
 import json
-import subprocess
 import sys
 from dataclasses import replace
 
@@ -213,12 +212,10 @@ def test_a_plan_names_the_options_that_make_it():
             split_items_option(wrong)
 
 
-def test_a_missing_extra_is_one_sentence(tmp_path):
+def test_a_missing_extra_is_one_sentence(tmp_path, monkeypatch, whence_here):
     assert issubclass(MissingExtra, WhenceError) and issubclass(MissingExtra, ImportError)
-    hidden = "import sys; sys.modules['transformers'] = None; from whence.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", hidden, "probe", "--quick", "--out", str(tmp_path)], capture_output=True, text=True
-    )
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    done = whence_here("probe", "--quick", "--out", tmp_path)
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert done.stderr.strip().splitlines()[-1].endswith('run: pip install "whence[hf]".')
 

@@ -116,7 +116,16 @@ def test_an_intervention_is_active_in_the_explanations_too(tmp_path, capsys):
     record = json.loads((folder / "explain-geometry.json").read_text())
     assert record["identity"]["intervention"]["settings"] == {"temperature": 4.0}
     assert "attention-temperature(temperature=4.0)" in (folder / "report.html").read_text()
-    run("--quick", *SMALL, "--intervention", "attention-temperature(temperature=1)", "--out", tmp_path)
+    run(
+        "--quick",
+        *SMALL,
+        "--intervention",
+        "attention-temperature(temperature=1)",
+        "--only",
+        "measure",
+        "--out",
+        tmp_path,
+    )
     other = only_folder(tmp_path, [folder])
     assert probability(folder)[0] != probability(other)[0]
 

@@ -149,13 +149,13 @@ class Sources(Classification):
         require_at_least(self.name, "context", context, 1)
         require_at_least(self.name, "words", words, 3)
         require_at_least(self.name, "items", items, 1)
+        self.lengths = require_lengths(self.name, lengths)
         subject = f"task {self.name!r}"
         parts = (python_texts.topics(subject), *python_texts.library(subject))
         split = WORDS_AND_MARKS.findall
         train_texts = [[split(text) for text in part.train.values()] for part in parts]
         test_texts = [[split(text) for text in part.test.values()] for part in parts]
         tokenizer = WordTokenizer.count((word for texts in train_texts for text in texts for word in text), words)
-        self.lengths = require_lengths(self.name, lengths)
         splits = extrapolation_lengths(context, self.lengths or LENGTHS)
         most = max(*LENGTHS, *(self.lengths or ()))  # snippets are the same whatever lengths up to 8x are chosen
         train = [_snippets([tokenizer.encode_words(text) for text in texts], context, context) for texts in train_texts]
