@@ -59,6 +59,13 @@ def mend(
     slots: Annotated[
         str | None, typer.Option(help="Slots for the gold: a count, or a list from 1 such as 1,5,10.")
     ] = None,
+    search_items: Annotated[
+        int | None,
+        typer.Option(
+            help="Items of each task on which cures choose their settings; never judged. Default: 1 on a CPU, else 16.",
+            min=1,
+        ),
+    ] = None,
     margin: Annotated[
         float | None, typer.Option(help="Difference below which a cure is equivalent, in points. Default: 2.")
     ] = None,
@@ -82,6 +89,7 @@ def mend(
     from whence.cli.compare import parse_duration
     from whence.cli.mend_report import write_trial_report
     from whence.cli.progress import OutOfTime, probe_progress
+    from whence.mend import trial_plan as plans
     from whence.mend.trial import Trial
     from whence.probe import probed_model
     from whence.probe.identity import identify
@@ -90,8 +98,13 @@ def mend(
     require_output_folder("whence mend --out", out)
     seconds = parse_duration(budget)
     plan = trial_plan(model, task, items, score, length, slots, margin)
+    short = device == "cpu" and device_map is None
+    if not short:
+        plan = dataclasses.replace(plan, search_items=plans.SEARCH_ITEMS)
+    if search_items is not None:
+        plan = dataclasses.replace(plan, search_items=search_items)
     plan = dataclasses.replace(plan, dtype=dtype, chat=chat, revision=revision)
-    cures = load_cures(cure, short=device == "cpu")
+    cures = load_cures(cure, short)
     tasks = [spec.build() for spec in plan.tasks]  # errors in tasks and cures are raised before a model is loaded
     for spec, built in zip(plan.tasks, tasks, strict=True):
         spec.select_slots(built)

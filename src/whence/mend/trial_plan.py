@@ -23,6 +23,7 @@ from whence.probe.probed_model import QUICK
 SEARCH, JUDGE = "search", "judge"
 MARGIN = 2.0  # points of accuracy
 MIN_ITEMS = 4
+SEARCH_ITEMS = 16  # of each task, where time is not short
 
 #: settings that keep the search of a cure short, for trials of minutes
 SHORT_SEARCH: dict[str, str] = {
@@ -56,7 +57,7 @@ class TrialPlan:
     seed: int = 0
     margin: float = MARGIN
     rounds: int = 2
-    search_items: int = 4
+    search_items: int = SEARCH_ITEMS
     texts: int = 4
     tokens: int = 192
     attention_items: int = 4
