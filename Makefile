@@ -9,11 +9,12 @@ ifneq ($(wildcard ../shared/data),)
 export WHENCE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help setup test lint unit installed demo smollm2 docs bench gpu-test gpu-bench clean
+.PHONY: help setup test lint unit mutants installed demo smollm2 docs bench gpu-test gpu-bench clean
 
 help:
 	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about 3 minutes on two cores)"
 	@echo "make test    linters, types, layers and tests"
+	@echo "make mutants all small wrong changes of the sources, which tests must catch; make test tries a third of them"
 	@echo "make installed  build both wheels, install them elsewhere and run the README's commands"
 	@echo "make smollm2 fetch SmolLM2-135M-Instruct and convert it into the cache (once; 0.1 GB to fetch, 0.5 GB to keep)"
 	@echo "make docs    write the generated tables and pictures of docs/ and papers/README.md again"
@@ -40,6 +41,9 @@ lint: $(READY)
 
 unit: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+mutants: $(READY)
+	WHENCE_ALL_MUTANTS=1 $(BIN)/python -m pytest --numprocesses 2 tests/mutation/test_mutants.py
 
 installed: $(READY)
 	$(BIN)/python tools/check_installed.py

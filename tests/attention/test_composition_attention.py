@@ -291,8 +291,6 @@ def test_one_part_is_the_same_alone_and_with_parts_that_do_nothing():
 
 
 CHECKED = [
-    "Rotary + Epar",
-    "StableMask + Rotary + Sink",
     "Rotary + Alibi + Sink",
     "Shaw + Alibi",
     "T5Bias + Rotary + StableMask",

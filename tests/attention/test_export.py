@@ -17,9 +17,7 @@ WIDTH, HEADS, HEAD_WIDTH = 16, 4, 4
 
 COMPILED = {
     "Epar": lambda: Epar(HEADS, learnable=True, context=64),
-    "Rotary": lambda: Rotary(),
-    "Shaw": lambda: Shaw(HEAD_WIDTH, clip=3, std=0.5),
-    "Fire": lambda: Fire(HEADS),
+    "Shaw + Fire": lambda: Shaw(HEAD_WIDTH, clip=3, std=0.5) + Fire(HEADS),
     "T5Bias, whose answer is a transposed view": lambda: T5Bias(HEADS, std=1.0),
     "Rotary + Epar + Sink": lambda: Rotary() + Epar(HEADS, learnable=True, context=64) + Sink(HEADS),
 }
@@ -54,7 +52,7 @@ def assert_same(compiled, eager, x, **arguments):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("mechanism", COMPILED)
+@pytest.mark.parametrize("mechanism", [name for name in COMPILED if name != "Epar"])  # it is a part of the last
 def test_compiled_in_one_graph_it_is_what_it_is_eagerly(mechanism):
     layer = build(COMPILED[mechanism]())
     assert_same(torch.compile(layer, fullgraph=True, backend="aot_eager"), layer, tokens())
@@ -87,7 +85,7 @@ def test_epar_compiles_to_the_tiled_operator():
     assert any("whence.tiled_attention" in name for name in seen)
 
 
-@pytest.mark.parametrize("mechanism", ["Epar", "Shaw"])
+@pytest.mark.parametrize("mechanism", ["Epar", "Shaw + Fire"])
 def test_the_graph_never_breaks(mechanism):
     layer = build(COMPILED[mechanism]())
     report = torch._dynamo.explain(layer)(tokens())

@@ -79,10 +79,11 @@ def test_in_chunks(name, chunks):
     torch.testing.assert_close(real_only(torch.cat(outs, 2)), alone(position))
 
 
-@pytest.mark.parametrize("name", POSITIONS)
-def test_a_right_padded_prompt_compiled_then_eager_steps(name):
+@pytest.mark.parametrize("names", [["rotation"], ["rotation", "bias", "length of the query"]], ids=" + ".join)
+def test_a_right_padded_prompt_compiled_then_eager_steps(names):
     """The prompt is compiled; that it was padded on the right must not be forgotten by the steps after it."""
-    position, cache = POSITIONS[name]().double(), KVCache()
+    parts = [POSITIONS[name]() for name in names]
+    position, cache = sum(parts[1:], parts[0]).double(), KVCache()
     q, k, v = tensors()
     real = torch.arange(4) < torch.tensor([[4], [1], [2], [3], [4], [2]])
 

@@ -10,28 +10,33 @@ from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
 from whence.position.catalogue import CATALOGUE
 
 HALF = 4  # pairs of a head of width 8
+# two each, because a check costs a second; other sums are checked in tests/attention
 VARIANTS = {
-    "Rotary interleaved": lambda: whence.Rotary(layout="interleaved"),
-    "Rotary partial": lambda: whence.Rotary(rotary_dim=4),
-    "Rotary linear": lambda: whence.Rotary(scaling=Linear(4.0)),
-    "Rotary dynamic": lambda: whence.Rotary(scaling=DynamicNtk(4.0, original=4), context=16),
-    "Rotary dynamic, sequence": lambda: whence.Rotary(scaling=DynamicNtk(4.0, original=4), length="sequence"),
-    "Rotary llama3": lambda: whence.Rotary(scaling=Llama3(8.0, original=16)),
-    "Rotary longrope": lambda: whence.Rotary(
-        scaling=LongRope(short=[1.0] * HALF, long=[2.0] * HALF, original=8, factor=4.0), context=32
+    "Rotary interleaved + Alibi symmetric, learnable": lambda: (
+        whence.Rotary(layout="interleaved") + whence.Alibi(3, form="symmetric", learnable=True, scale=1.1)
     ),
-    "Rotary yarn": lambda: whence.Rotary(scaling=Yarn(4.0, original=8)),
-    "Alibi symmetric, learnable": lambda: whence.Alibi(3, form="symmetric", learnable=True, scale=1.1),
-    "T5 bidirectional": lambda: whence.T5Bias(4, form="bidirectional", buckets=8, max_distance=16),
-    "Shaw keys per head": lambda: whence.Shaw(8, acts_on="keys", heads=4, clip=3),
-    "Shaw values": lambda: whence.Shaw(8, acts_on="values", clip=3),
-    "Cope per head": lambda: whence.Cope(8, heads=4, positions=4),
-    "Epar sequence": lambda: whence.Epar(length="sequence", learnable=True),
-    "Fire context": lambda: whence.Fire(4, length="context", context=64, threshold=4.0),
-    "Recency per head": lambda: whence.Recency(6, heads=4),
+    "Rotary partial + T5 bidirectional": lambda: (
+        whence.Rotary(rotary_dim=4) + whence.T5Bias(4, form="bidirectional", buckets=8, max_distance=16)
+    ),
+    "Rotary linear + Rotary llama3": lambda: (
+        whence.Rotary(scaling=Linear(4.0)) + whence.Rotary(scaling=Llama3(8.0, original=16))
+    ),
+    "Rotary dynamic + Recency per head": lambda: (
+        whence.Rotary(scaling=DynamicNtk(4.0, original=4), context=16) + whence.Recency(6, heads=4)
+    ),
+    "Shaw keys per head + Cope per head": lambda: (
+        whence.Shaw(8, acts_on="keys", heads=4, clip=3) + whence.Cope(8, heads=4, positions=4)
+    ),
+    "Rotary longrope + Fire context": lambda: (
+        whence.Rotary(scaling=LongRope(short=[1.0] * HALF, long=[2.0] * HALF, original=8, factor=4.0), context=32)
+        + whence.Fire(4, length="context", context=64, threshold=4.0)
+    ),
+    "Rotary yarn + Shaw values": lambda: (
+        whence.Rotary(scaling=Yarn(4.0, original=8)) + whence.Shaw(8, acts_on="values", clip=3)
+    ),
     "StableMask learnable": lambda: whence.StableMask(4, context=12, learnable=True),
-    "Rotary + Epar + Sink": lambda: whence.Rotary() + whence.Epar(4, learnable=True, context=16) + whence.Sink(4),
-    "Learned + Alibi": lambda: whence.Learned(32, 64) + whence.Alibi(4),
+    "Rotary dynamic, sequence": lambda: whence.Rotary(scaling=DynamicNtk(4.0, original=4), length="sequence"),
+    "Epar sequence": lambda: whence.Epar(length="sequence", learnable=True),
 }
 
 
@@ -290,7 +295,6 @@ class NotBuilt(Bell):
     ("wrong", "named"),
     [
         (WrongShape, "shapes and dtypes of hook outputs"),
-        (Detached, "gradients against finite differences"),
         (NotFinite, "shapes and dtypes of hook outputs"),
         (Absolute, "shift invariance"),
         (LooksAhead, "causality"),
@@ -303,7 +307,8 @@ class NotBuilt(Bell):
         (lambda _: GrowingSink(), "shift invariance"),
     ],
 )
-def test_what_is_wrong_is_named(wrong, named):
+def test_what_is_wrong_is_named(wrong, named, monkeypatch):
+    monkeypatch.delitem(CHECKS, "compiled decoding step")  # half of the time, and none of these is about it
     with pytest.raises(whence.CheckFailed) as caught:
         whence.check(wrong(2))
     assert f"FAILED   {named}" in str(caught.value)
@@ -345,11 +350,14 @@ def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():
 
 
 def test_many_checks_in_one_process_still_compile():
-    """torch.compile gives up on a function after 8 recompilations, and a check that does not compile passes."""
+    """torch.compile gives up on a function after a few recompilations, and a check that does not compile passes."""
     function = CHECKS["compiled decoding step"].function
-    for number in range(9):
+    for number in range(2):
         kind = type(f"OtherWhileTraced{number}", (OtherWhileTraced,), {})
-        with pytest.raises(AssertionError, match="a compiled step and an eager step"):
+        with (
+            torch._dynamo.config.patch(recompile_limit=1),  # 8 unless told
+            pytest.raises(AssertionError, match="a compiled step and an eager step"),
+        ):
             function(Fixture(kind(2)))
 
 
@@ -375,6 +383,7 @@ def test_a_mechanism_that_does_not_run_fails_once(wrong, remedy):
 
 def test_a_wrong_gradient_is_named_by_its_parameter():
     (failure,) = failures_of(Detached(2))
+    assert "FAILED   gradients against finite differences" in failure
     assert "the gradient of parameter width differs from finite differences" in failure
 
 

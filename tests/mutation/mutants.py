@@ -1,6 +1,6 @@
 """Run each mutant of the sources against the tests that should catch it; print the outcomes as JSON.
 
-    python tests/mutation/mutants.py 0 2     # the first of two shares
+    python tests/mutation/mutants.py 0 3     # the first of three shares
 
 A mutant is one small wrong change. A forked child runs the named tests on a copy of the sources with that change.
 The parent loads torch and compiles the sources once, so a mutant costs a second or less. At the end the tests that
@@ -216,12 +216,16 @@ def run_child(sources, arguments):
         return code, lines.read()
 
 
+def find_source(file):
+    return Path(file if file.startswith("whence_papers/") else f"whence/{file}")
+
+
 def run_mutant(sources, file, old, new, tests):
     """The exit code of pytest with this change (1 if a test fails, 0 if the mutant survives), and the test that fails."""
     with tempfile.TemporaryDirectory() as folder:
         changed = Path(folder) / "src"
         shutil.copytree(sources, changed, copy_function=os.link)
-        path = changed / (file if file.startswith("whence_papers/") else f"whence/{file}")
+        path = changed / find_source(file)
         text = path.read_text()
         if old not in text:
             return f"'{old}' is not in {file} any more", ""
