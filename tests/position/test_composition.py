@@ -10,6 +10,7 @@ from whence.position.cope import Cope
 from whence.position.epar import Epar
 from whence.position.no_position import NoPosition
 from whence.position.power_prior import PowerPrior
+from whence.position.rotary import Rotary
 from whence.position.sink import Sink
 from whence.position.stable_mask import StableMask
 
@@ -69,6 +70,8 @@ def test_effects_and_flags_are_those_of_the_parts():
     symmetric = Alibi(2, form="symmetric") + Epar(2)
     assert not symmetric.causal_only and symmetric.relative
     assert not (symmetric + StableMask(2, context=8)).relative
+    assert Affine(1.0, 1.0).relative and (Affine(1.0, 1.0) + Alibi(2)).relative
+    assert not (Affine(1.0, 1.0) + Rotary()).relative  # its content term sees rotated queries
     assert (Affine(1.0, 0.0) + Alibi(2)).at_input()[0].times == 1.0 and not total.at_input()
     assert (Alibi(2) + PowerPrior(2)).trainable and not total.trainable
     assert (NoPosition() + NoPosition()).effects == frozenset()

@@ -276,7 +276,12 @@ class Sum(Position):
         super().__init__(heads=_common_heads(parts))
         _require_compatible(parts)
         self.members = nn.ModuleList(parts)
-        self.relative = all(part.relative for part in parts)
+        # a content term sees the queries as another part rotated them, and they depend on their own position
+        content_is_rotated = any(
+            "content_bias" in part.effects and any("rotate" in other.effects for other in parts if other is not part)
+            for part in parts
+        )
+        self.relative = all(part.relative for part in parts) and not content_is_rotated
         self.causal_only = any(part.causal_only for part in parts)
 
     @property
