@@ -81,3 +81,14 @@ def test_positions_follow_one_rule_in_a_padded_prefill_and_in_the_next_step(rela
     assert torch.equal(prefill[real[:, :10]], counted[:, :10][real[:, :10]])
     assert torch.equal(after, counted[:, 10:])
     assert torch.equal(keys[real], counted[real])
+
+
+@torch.no_grad()
+def test_a_content_term_on_rotated_queries_is_the_same_in_a_padded_batch():
+    model, ids = tiny("llama", num_hidden_layers=1), tokens(length=11)
+    torch.manual_seed(0)
+    position = whence.Rotary() + whence.Shaw(head_dim=8, acts_on="keys", std=1.0)
+    with hf.attach(model, position, keep_rotary=False):
+        padded = model(**left_padded(ids, (5, 0))).logits
+        alone = model(ids[:1, 5:]).logits
+    torch.testing.assert_close(padded[0, 5:], alone[0], atol=1e-5, rtol=1e-4)
