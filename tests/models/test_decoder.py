@@ -7,7 +7,7 @@ from small_models import HEAD_WIDTH, HEADS, VOCABULARY, WIDTH, assert_same, deco
 
 from whence import Learned, Rotary, Sinusoidal, WhenceError
 from whence.models import Caches
-from whence.models.decoder import sample_token
+from whence.models.generation import sample_token
 from whence.position.catalogue import CATALOGUE
 
 MECHANISMS = {entry.name: entry.make(HEADS, HEAD_WIDTH) for entry in CATALOGUE}
@@ -104,7 +104,7 @@ def test_top_k_and_low_temperatures_restrict_sampling():
 
 def test_an_end_token_ends_a_row_and_all_of_them_end_generation():
     model, script = decoder(), iter(torch.tensor([[5, 2], [7, 3], [7, 5], [7, 7]]))
-    model.forward = lambda new, cache: F.one_hot(next(script), VOCABULARY)[:, None]
+    model.forward = lambda new, key_mask, cache: F.one_hot(next(script), VOCABULARY)[:, None]
     instance = model.generate(
         torch.tensor([[5, 1], [5, 1]]), 4, temperature=0, eos_token_id=5
     )  # one in the prompt ends nothing

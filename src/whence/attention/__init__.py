@@ -8,10 +8,10 @@ from whence.attention.additive import AdditiveAttention, CoverageAttention
 from whence.attention.attend import Explanation, attend, explain
 from whence.attention.backends import Backend, register_backend
 from whence.attention.cache import KVCache
-from whence.attention.module import Attention, without_embedding
+from whence.attention.module import Attention, ProjectedMemory, without_embedding
 from whence.attention.pointer import PointerAttention
 
 __all__ = [
     "AdditiveAttention", "Attention", "Backend", "CoverageAttention", "Explanation", "KVCache", "PointerAttention",
-    "attend", "explain", "register_backend", "without_embedding",
+    "ProjectedMemory", "attend", "explain", "register_backend", "without_embedding",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,6 +20,18 @@ from whence.errors import usage_error
 from whence.position.base import Position, Sum, require_position
 from whence.position.no_position import NoPosition
 from whence.validation import MAX_HEADS, require_choice, require_dim, require_flag, require_integer, require_table
+
+
+@dataclass(frozen=True)
+class ProjectedMemory:
+    """The keys and values of a memory, projected once for all queries; ``Attention.project_memory`` computes them."""
+
+    k: Tensor  # [B, num_kv_heads, S, head_dim], not rotated
+    v: Tensor  # [B, num_kv_heads, S, value_dim]
+
+    def select(self, rows: Tensor) -> ProjectedMemory:
+        """The memory of some rows, in any order and with repetition, as in beam search."""
+        return ProjectedMemory(self.k[rows], self.v[rows])
 
 
 class Attention(nn.Module):
@@ -121,7 +134,7 @@ class Attention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: Tensor | None = None,
+        memory: Tensor | ProjectedMemory | None = None,
         *,
         positions: Tensor | None = None,
         memory_positions: Tensor | None = None,
@@ -135,10 +148,13 @@ class Attention(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """x ``[B, T, embed_dim]`` attends to itself, or to memory ``[B, S, embed_dim]``; an output like x.
 
+        The memory may be projected before, by ``project_memory``. Its tokens have positions of their own: the distance
+        of a pair is the position of the token of x minus the position of the token of memory.
+
         ``lengths``, ``key_mask``, ``segment_ids``, ``attn_mask`` and ``mask_fn`` are those of ``attend``.
         """
         shapes.require_sequences("Attention", "x", x, self.queries)
-        if memory is not None:
+        if memory is not None and not isinstance(memory, ProjectedMemory):
             shapes.require_sequences("Attention", "memory", memory, self.keys)
         require_cache("Attention", cache)
         require_flag("Attention", "return_weights", return_weights)
@@ -160,10 +176,11 @@ class Attention(nn.Module):
             memory_positions = positions
         if self.position.at_input():
             x = self._embed_input(x, memory, positions, lengths, key_mask, segment_ids, cache)
-        source = x if memory is None else memory
         q = self.query_norm(self._split_heads(self.queries(x), self.heads))
-        k = self.key_norm(self._split_heads(self.keys(source), self.num_kv_heads))
-        v = self._split_heads(self.values(source), self.num_kv_heads)
+        if isinstance(memory, ProjectedMemory):
+            k, v = memory.k, memory.v
+        else:
+            k, v = self._project(x if memory is None else memory)
         mixed, weights = compute(Arguments(
             q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
             k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask,
@@ -173,10 +190,25 @@ class Attention(nn.Module):
         out = self.out(mixed.transpose(1, 2).flatten(2))
         return out if weights is None else (out, weights)
 
+    def project_memory(self, memory: Tensor) -> ProjectedMemory:
+        """The keys and values of memory ``[B, S, embed_dim]``, for several calls with the same memory.
+
+        >>> import torch
+        >>> layer, x, memory = Attention(32, 4), torch.ones(1, 2, 32), torch.ones(1, 5, 32)
+        >>> torch.equal(layer(x, layer.project_memory(memory)), layer(x, memory))
+        True
+        """
+        shapes.require_sequences("Attention.project_memory", "memory", memory, self.keys)
+        return ProjectedMemory(*self._project(memory))
+
+    def _project(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        k = self.key_norm(self._split_heads(self.keys(source), self.num_kv_heads))
+        return k, self._split_heads(self.values(source), self.num_kv_heads)
+
     def _embed_input(
         self,
         x: Tensor,
-        memory: Tensor | None,
+        memory: Tensor | ProjectedMemory | None,
         positions: Tensor | None,
         lengths: Tensor | None,
         key_mask: Tensor | None,

@@ -26,8 +26,10 @@ class AssignedPositions:
     layers: tuple[Position, ...]
 
 
-def assign_positions(spec: ModelSpec, position: PerLayer | None) -> AssignedPositions:
+def assign_positions(spec: ModelSpec, position: PerLayer | None, *, causal: bool | None = None) -> AssignedPositions:
     """Positions for the input and for each layer of a model. What a forward pass would reject raises an error here.
+
+    ``causal`` says whether attention is causal there, by default as the spec says.
 
     A Position is copied, so each layer learns its own and the argument stays unchanged. A function is called with
     0, 1, 2, ... and its results are used as they are: an object returned for every layer is shared by all of them. The
@@ -44,7 +46,7 @@ def assign_positions(spec: ModelSpec, position: PerLayer | None) -> AssignedPosi
     _require_same_input(per_layer)
     layers = tuple(without_embedding(each) for each in per_layer)
     for each in dict.fromkeys(layers):  # a shared one is checked once
-        _check_attention(spec, each)
+        _check_attention(spec, each, spec.causal if causal is None else causal)
     zeros = torch.zeros(1, 1, dtype=torch.long)
     for part in at_input:
         with torch.no_grad():
@@ -92,12 +94,12 @@ def _require_same_input(positions: list[Position]) -> None:
             )
 
 
-def _check_attention(spec: ModelSpec, position: Position) -> None:
+def _check_attention(spec: ModelSpec, position: Position, causal: bool) -> None:
     """Let ``attend`` check the arguments of a forward pass, so that errors come before any weight is created."""
     q = torch.zeros(1, spec.heads, 1, spec.head_dim, device=_device(position))
     k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.head_dim, device=q.device)
     with torch.no_grad():
-        explain(q, k, k, position=position, causal=spec.causal)
+        explain(q, k, k, position=position, causal=causal)
 
 
 def _device(position: Position) -> torch.device:

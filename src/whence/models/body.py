@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -32,6 +34,25 @@ class FeedForward(nn.Module):
         return self.out(self.dropout(self.activation(self.into(x))))
 
 
+def build_attention(spec: ModelSpec, position: Position, backend: str, causal: bool) -> Attention:
+    """An attention with the sizes of a model."""
+    return Attention(
+        spec.embed_dim,
+        spec.heads,
+        position,
+        num_kv_heads=spec.num_kv_heads,
+        bias=spec.bias,
+        causal=causal,
+        dropout=spec.dropout,
+        backend=backend,
+    )
+
+
+def build_norm(spec: ModelSpec) -> nn.LayerNorm:
+    """A norm over ``embed_dim``."""
+    return nn.LayerNorm(spec.embed_dim)
+
+
 class Layer(nn.Module):
     """One transformer layer: attention, then a feed-forward network, each with a norm, dropout and a residual connection.
 
@@ -40,22 +61,16 @@ class Layer(nn.Module):
     ``"post"`` it follows the residual sum.
     """
 
-    def __init__(self, spec: ModelSpec, position: Position, backend: str = "auto") -> None:
+    def __init__(
+        self, spec: ModelSpec, position: Position, backend: str = "auto", *, causal: bool | None = None
+    ) -> None:
+        """``causal``: by default that of the spec."""
         super().__init__()
         self.norm = spec.norm
-        self.attention = Attention(
-            spec.embed_dim,
-            spec.heads,
-            position,
-            num_kv_heads=spec.num_kv_heads,
-            bias=spec.bias,
-            causal=spec.causal,
-            dropout=spec.dropout,
-            backend=backend,
-        )
+        self.attention = build_attention(spec, position, backend, spec.causal if causal is None else causal)
         self.feed_forward = FeedForward(spec)
-        self.attention_norm = nn.LayerNorm(spec.embed_dim)
-        self.feed_forward_norm = nn.LayerNorm(spec.embed_dim)
+        self.attention_norm = build_norm(spec)
+        self.feed_forward_norm = build_norm(spec)
         self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
@@ -66,12 +81,20 @@ class Layer(nn.Module):
         segment_ids: Tensor | None = None,
         cache: KVCache | None = None,
         weights_into: list[Tensor] | None = None,
+        between: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """x ``[B, T, embed_dim]`` to an output of the same shape. Attention weights are appended to ``weights_into``."""
+        """x ``[B, T, embed_dim]`` to an output of the same shape. Attention weights are appended to ``weights_into``.
+
+        ``between`` is applied between attention and the feed-forward network: the cross-attention of a ``DecoderLayer``.
+        """
         if self.norm == "pre":
             x = x + self._attention_output(self.attention_norm(x), key_mask, segment_ids, cache, weights_into)
+        else:
+            x = self.attention_norm(x + self._attention_output(x, key_mask, segment_ids, cache, weights_into))
+        if between is not None:
+            x = between(x)
+        if self.norm == "pre":
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self._attention_output(x, key_mask, segment_ids, cache, weights_into))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
     def _attention_output(
@@ -93,13 +116,15 @@ class Layer(nn.Module):
 class Body(nn.Module):
     """Token embedding, the parts of position that act on it, dropout, the layers, and a final norm if the spec has one."""
 
-    def __init__(self, spec: ModelSpec, positions: AssignedPositions, backend: str = "auto") -> None:
+    def __init__(
+        self, spec: ModelSpec, positions: AssignedPositions, backend: str = "auto", *, causal: bool | None = None
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(spec.vocab_size, spec.embed_dim)
         self.at_input = nn.ModuleList(positions.at_input)
         self.dropout = nn.Dropout(spec.dropout)
-        self.layers = nn.ModuleList(Layer(spec, position, backend) for position in positions.layers)
-        self.final_norm = nn.LayerNorm(spec.embed_dim) if spec.has_final_norm else nn.Identity()
+        self.layers = nn.ModuleList(Layer(spec, position, backend, causal=causal) for position in positions.layers)
+        self.final_norm = build_norm(spec) if spec.has_final_norm else nn.Identity()
 
     def forward(
         self,
@@ -158,16 +183,19 @@ class Body(nn.Module):
         cache: Caches | None,
         weights_into: list[Tensor] | None,
     ) -> Tensor:
-        x = self.embedding(tokens.long())
-        if len(self.at_input):
-            positions = self._count_positions(tokens, key_mask, segment_ids, cache)
-            for part in self.at_input:
-                assert isinstance(part, Position)
-                x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, positions), x, "x")
-        x = self.dropout(x)
+        positions = self._count_positions(tokens, key_mask, segment_ids, cache) if len(self.at_input) else None
+        x = self._embed(tokens, positions)
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             x = layer(x, key_mask=key_mask, segment_ids=segment_ids, cache=layer_cache, weights_into=weights_into)
         return self.final_norm(x)
+
+    def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+        """The input of the first layer; the parts of position that act on embeddings need positions."""
+        x = self.embedding(tokens.long())
+        for part in self.at_input:
+            assert isinstance(part, Position) and positions is not None
+            x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, positions), x, "x")
+        return self.dropout(x)
 
     def _count_positions(
         self, tokens: Tensor, key_mask: Tensor | None, segment_ids: Tensor | None, cache: Caches | None

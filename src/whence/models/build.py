@@ -9,6 +9,9 @@ deviation 1 the first logits are far from uniform. The parameters of a Position 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -41,12 +44,20 @@ def build(
     """
     if not isinstance(spec, ModelSpec):
         raise usage_error("build(spec)", type(spec).__name__, "spec must be a ModelSpec", "pass ModelSpec(**settings)")
-    if seed is None:
-        return _build_model(spec, position, backend, None)
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise usage_error("build(seed=...)", repr(seed), "seed must be an integer", "pass an integer, or omit seed")
-    with torch.random.fork_rng(devices=[]):
-        return _build_model(spec, position, backend, seed)
+    if spec.kind == "encoder-decoder":
+        raise usage_error(
+            "build(spec)",
+            "kind='encoder-decoder'",
+            "such a model has positions in three attentions",
+            "call build_encoder_decoder(spec, position)",
+        )
+    with seeded(seed) as restart:
+        positions = assign_positions(spec, position)
+        restart()  # so that random numbers drawn by a mechanism do not change the weights
+        model = (Decoder if spec.causal else Encoder)(spec, positions, backend)
+        if spec.init == "scaled":
+            initialize_scaled(model)
+        return model
 
 
 def initialize_scaled(model: Encoder | Decoder) -> None:
@@ -57,12 +68,12 @@ def initialize_scaled(model: Encoder | Decoder) -> None:
     for layer in body.stack():
         attention, feed_forward = layer.attention, layer.feed_forward
         for linear in (attention.queries, attention.keys, attention.values, feed_forward.into):
-            _initialize_linear(linear, STD)
+            initialize_linear(linear, STD)
         for residual in (attention.out, feed_forward.out):
-            _initialize_linear(residual, STD / depth)
+            initialize_linear(residual, STD / depth)
     if isinstance(model, Encoder):
-        _initialize_linear(model.classifier.into, STD)
-        _initialize_linear(model.classifier.out, STD)
+        initialize_linear(model.classifier.into, STD)
+        initialize_linear(model.classifier.out, STD)
         return
     if model.output.weight is not None:
         nn.init.normal_(model.output.weight, std=STD)
@@ -70,22 +81,27 @@ def initialize_scaled(model: Encoder | Decoder) -> None:
         nn.init.zeros_(model.output.bias)
 
 
-def _build_model(spec: ModelSpec, position: PerLayer | None, backend: str, seed: int | None) -> Encoder | Decoder:
-    _set_seed(seed)
-    positions = assign_positions(spec, position)
-    _set_seed(seed)  # again, so that random numbers drawn by a mechanism do not change the weights
-    model = (Decoder if spec.causal else Encoder)(spec, positions, backend)
-    if spec.init == "scaled":
-        initialize_scaled(model)
-    return model
+@contextmanager
+def seeded(seed: int | None) -> Iterator[Callable[[], None]]:
+    """Start from a seed inside the block, and leave torch's global random state unchanged; yield a function that starts again.
 
+    Without a seed the global random state is used, and the function does nothing.
+    """
+    if seed is None:
+        yield lambda: None
+        return
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise usage_error("build(seed=...)", repr(seed), "seed must be an integer", "pass an integer, or omit seed")
 
-def _set_seed(seed: int | None) -> None:
-    if seed is not None:
+    def restart() -> None:
         torch.default_generator.manual_seed(seed)  # of the CPU only: the state of other devices is not forked
 
+    with torch.random.fork_rng(devices=[]):
+        restart()
+        yield restart
 
-def _initialize_linear(linear: nn.Linear, std: float) -> None:
+
+def initialize_linear(linear: nn.Linear, std: float) -> None:
     nn.init.normal_(linear.weight, std=std)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)

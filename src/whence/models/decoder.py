@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from whence.attention.layout import resolve_key_mask
 from whence.errors import usage_error
 from whence.models.assign_positions import AssignedPositions
 from whence.models.body import Body
 from whence.models.caches import Caches
+from whence.models.generation import check_beams, check_sampling, sample_sequences, search_beams
 from whence.models.spec import ModelSpec
 from whence.torch_modes import eval_mode
 
@@ -72,6 +72,7 @@ class Decoder(nn.Module):
         top_k: int | None = None,
         generator: torch.Generator | None = None,
         eos_token_id: int | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
         """The prompt ``[B, T]`` followed by up to ``max_new_tokens`` tokens, without dropout and gradients.
 
@@ -83,76 +84,67 @@ class Decoder(nn.Module):
             generator: for sampling; torch's global one by default.
             eos_token_id: a token that ends a sequence. Finished sequences are filled with it; generation stops when all
                 are finished.
+            key_mask: ``[B, T]``, True for real tokens of prompts that are padded on the left.
         """
         check_sampling(max_new_tokens, temperature, top_k, eos_token_id, self.spec.vocab_size)
-        self.body.check_tokens(prompt)
-        tokens = new = prompt.long()
-        finished = None
+        mask = self._check_prompt("generate", prompt, key_mask)
         caches = self.caches(capacity=prompt.shape[1] + max_new_tokens)
         with torch.no_grad(), eval_mode(self):
-            for _ in range(max_new_tokens):
-                sampled = sample_token(self(new, cache=caches)[:, -1], temperature, top_k, generator)
-                if eos_token_id is not None:
-                    sampled = sampled if finished is None else sampled.masked_fill(finished, eos_token_id)
-                    finished = sampled == eos_token_id
-                new = sampled[:, None]
-                tokens = torch.cat([tokens, new], 1)
-                if finished is not None and bool(finished.all()):
-                    break
-        return tokens
+            new = sample_sequences(
+                DecoderState(self, caches, mask), prompt.long(), max_new_tokens, temperature=temperature, top_k=top_k,
+                generator=generator, eos_token_id=eos_token_id,
+            )  # fmt: skip
+        return torch.cat([prompt.long(), new], 1)
+
+    def beam_search(
+        self,
+        prompt: Tensor,
+        max_new_tokens: int,
+        *,
+        num_beams: int = 4,
+        length_penalty: float = 1.0,
+        eos_token_id: int | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The prompt ``[B, T]`` followed by the best hypothesis of a beam search, without dropout and gradients.
+
+        Args:
+            prompt, max_new_tokens, eos_token_id, key_mask: as in ``generate``.
+            num_beams: number of hypotheses for each row; 1 is greedy search.
+            length_penalty: hypotheses are ranked by the sum of log-probabilities divided by ``length ** length_penalty``.
+        """
+        check_beams(max_new_tokens, num_beams, length_penalty, eos_token_id, self.spec.vocab_size)
+        mask = self._check_prompt("beam_search", prompt, key_mask)
+        with torch.no_grad(), eval_mode(self):
+            new = search_beams(
+                DecoderState(self, self.caches(), mask), prompt.long(), max_new_tokens, num_beams=num_beams,
+                length_penalty=length_penalty, eos_token_id=eos_token_id,
+            )  # fmt: skip
+        return torch.cat([prompt.long(), new], 1)
+
+    def _check_prompt(self, owner: str, prompt: Tensor, key_mask: Tensor | None) -> Tensor | None:
+        self.body.check_tokens(prompt)
+        mask = resolve_key_mask(None, key_mask, prompt.shape[0], prompt.shape[1], prompt.device)
+        if mask is not None and not bool(mask[:, -1].all()):
+            raise usage_error(
+                f"{owner}(key_mask=...)",
+                f"a prompt that ends with padding in row {int((~mask[:, -1]).nonzero()[0])}",
+                "a prompt is continued after its last token",
+                "pad prompts on the left",
+            )
+        return mask
 
 
-def sample_token(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
-    """One token ``[B]`` from logits ``[B, V]``: the most likely at temperature 0, otherwise sampled.
+class DecoderState:
+    """The caches of a decoder that generates; see ``DecodingState``."""
 
-    >>> sample_token(torch.tensor([[0.0, 2.0, 1.0]]), 0.0, None, None)
-    tensor([1])
-    """
-    if temperature == 0:
-        return logits.argmax(-1)
-    # in float64 and after subtracting the maximum, no temperature is too low
-    best = logits.double().topk(logits.shape[-1] if top_k is None else top_k, dim=-1)
-    probabilities = ((best.values - best.values[:, :1]) / temperature).softmax(-1)
-    drawn = torch.multinomial(probabilities, 1, generator=generator)
-    return best.indices.gather(1, drawn)[:, 0]
+    def __init__(self, model: Decoder, caches: Caches, key_mask: Tensor | None) -> None:
+        self.model, self.caches = model, caches
+        self.prompt_mask = key_mask  # of the first call, which has the prompt
 
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        mask, self.prompt_mask = self.prompt_mask, None
+        return self.model(tokens, key_mask=mask, cache=self.caches)[:, -1]
 
-def check_sampling(
-    max_new_tokens: int, temperature: float, top_k: int | None, eos_token_id: int | None, vocab_size: int
-) -> None:
-    """Raise for invalid arguments of ``generate``."""
-    if not _is_integer(max_new_tokens, 0):
-        raise usage_error(
-            "generate(max_new_tokens=...)",
-            repr(max_new_tokens),
-            "max_new_tokens must be an integer of at least 0",
-            "pass a number of tokens",
-        )
-    is_number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-    if not is_number or not (math.isfinite(temperature) and temperature >= 0):
-        raise usage_error(
-            "generate(temperature=...)",
-            repr(temperature),
-            "temperature must be a finite number of at least 0",
-            "pass temperature=0 for the most likely token",
-        )
-    if top_k is not None and not _is_integer(top_k, 1, vocab_size):
-        raise usage_error(
-            "generate(top_k=...)",
-            repr(top_k),
-            f"top_k must be an integer from 1 to the vocabulary's {vocab_size}",
-            "omit top_k to sample from all tokens",
-        )
-    if eos_token_id is not None and not _is_integer(eos_token_id, 0, vocab_size - 1):
-        raise usage_error(
-            "generate(eos_token_id=...)",
-            repr(eos_token_id),
-            f"eos_token_id must be a token, 0 to {vocab_size - 1}",
-            "omit eos_token_id to generate max_new_tokens",
-        )
-
-
-def _is_integer(value: object, low: int, high: int | None = None) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return False
-    return low <= value and (high is None or value <= high)
+    def reorder(self, index: Tensor) -> None:
+        self.caches.reorder(index)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from whence.errors import usage_error
 
 CHOICES = {
-    "kind": ("encoder", "decoder"),
+    "kind": ("encoder", "decoder", "encoder-decoder"),
     "norm": ("pre", "post"),
     "activation": ("relu", "gelu"),
     "init": ("torch", "scaled"),
@@ -23,20 +23,22 @@ class ModelSpec:
     """A small transformer, validated on construction.
 
     Args:
-        kind: ``"encoder"`` (bidirectional, one class per sequence) or ``"decoder"`` (causal, next-token prediction).
+        kind: ``"encoder"`` (bidirectional, one class per sequence), ``"decoder"`` (causal, next-token prediction) or
+            ``"encoder-decoder"`` (a decoder that also attends to an encoded source).
         vocab_size: number of tokens.
-        num_classes: number of classes; required for an encoder, not allowed for a decoder.
+        num_classes: number of classes; required for an encoder, not allowed for the others.
         embed_dim: dimension of a token's vector.
         heads: number of query heads, a divisor of ``embed_dim``.
         num_kv_heads: number of key-value heads, a divisor of ``heads``; by default equal to ``heads``.
-        layers: number of layers.
+        layers: number of layers, in each stack of an encoder-decoder.
         ffn_dim: hidden units of each feed-forward network, and of an encoder's classifier.
         dropout: dropout probability; ``Layer`` and ``Body`` document where it acts.
         norm: ``"pre"`` normalizes the input of a sublayer, ``"post"`` the residual sum.
         activation: of the feed-forward networks; the classifier's is always ReLU.
         bias: whether the linear layers (attention, feed-forward, classifier, output) have a bias.
         tie_embeddings: whether a decoder's output layer shares the embedding's weights.
-        final_norm: whether the output of the last layer is normalized; by default in a decoder and not in an encoder.
+        final_norm: whether the output of the last layer is normalized; by default not in an encoder, and otherwise yes, in
+            both stacks of an encoder-decoder.
         init: initialization: ``"torch"``, the default of each module, or ``"scaled"``, that of GPT-2; see ``build.py``.
 
     >>> from dataclasses import asdict
@@ -90,8 +92,8 @@ class ModelSpec:
 
     @property
     def causal(self) -> bool:
-        """Whether a token sees only itself and earlier tokens."""
-        return self.kind == "decoder"
+        """Whether a predicted token sees only itself and earlier tokens of its sequence."""
+        return self.kind != "encoder"
 
     @property
     def has_final_norm(self) -> bool:
@@ -144,9 +146,9 @@ class ModelSpec:
                 "an encoder ends in a classifier",
                 "pass num_classes=2 or more",
             )
-        if self.kind == "decoder" and self.num_classes is not None:
+        if self.kind != "encoder" and self.num_classes is not None:
             raise usage_error(
-                "ModelSpec(kind='decoder')",
+                f"ModelSpec(kind={self.kind!r})",
                 f"num_classes={self.num_classes}",
                 "a decoder predicts tokens",
                 "omit num_classes, or pass kind='encoder'",

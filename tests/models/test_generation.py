@@ -1,0 +1,116 @@
+"""Beam search against exhaustive search and greedy search; caches follow the beams; padded prompts equal unpadded ones."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from small_models import VOCABULARY, assert_same, decoder, tokens
+from test_encoder_decoder import encoder_decoder
+
+from whence import Epar, Rotary, WhenceError
+
+END = 2
+
+
+@torch.no_grad()
+def score(model, source, targets):
+    """The sum of the log-probabilities of each of some targets of one length, without a cache."""
+    sequences = torch.cat([torch.zeros(len(targets), 1, dtype=torch.long), torch.tensor(targets)], 1)
+    logp = model(source.expand(len(targets), -1), sequences[:, :-1]).log_softmax(-1)
+    return logp.gather(2, sequences[:, 1:, None]).sum((1, 2)).tolist()
+
+
+def small_model(seed=0):
+    """Five tokens with wide logits, so that hypotheses differ clearly."""
+    torch.manual_seed(seed)
+    model = encoder_decoder(Rotary(), Epar(), layers=1)
+    model.output.weight.data = torch.randn(5, model.spec.embed_dim).double() / 2
+    model.output.bias.data = torch.zeros(5).double()
+    return model
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.5, -1.0])
+def test_a_wide_beam_finds_the_best_of_all_targets(length_penalty):
+    model, source = small_model(), tokens(batch=1, length=4)
+    best, rank = None, -math.inf
+    for length in (1, 2, 3):
+        all_targets = itertools.product(range(5), repeat=length)
+        targets = [one for one in all_targets if END not in one[:-1] and (length == 3 or one[-1] == END)]
+        for target, total in zip(targets, score(model, source, targets), strict=True):
+            if total / length**length_penalty > rank:
+                best, rank = target, total / length**length_penalty
+    arguments = {"bos_token_id": 0, "eos_token_id": END, "length_penalty": length_penalty}
+    found = model.beam_search(source, 3, num_beams=100, **arguments)
+    assert tuple(found[0].tolist()) == best
+
+
+@pytest.mark.parametrize("end", [None, END])
+def test_one_beam_is_greedy_search(end):
+    for seed in range(4):
+        model, source = small_model(seed), tokens(batch=3, length=4, seed=seed)
+        mask = torch.arange(4).lt(torch.tensor([[4], [2], [3]]))
+        greedy = model.generate(source, 6, bos_token_id=0, eos_token_id=end, source_mask=mask, temperature=0)
+        beam = model.beam_search(source, 6, bos_token_id=0, eos_token_id=end, source_mask=mask, num_beams=1)
+        assert torch.equal(beam, greedy)
+
+
+def test_caches_follow_the_beams():
+    """The result of every row is that of its source alone, and its score is that of an uncached forward."""
+    model = small_model(3)
+    source = tokens(batch=4, length=5, seed=5)
+    mask = torch.arange(5).ge(torch.tensor([[0], [2], [1], [3]]))
+    arguments = {"bos_token_id": 0, "eos_token_id": END, "num_beams": 3}
+    together = model.beam_search(source, 6, source_mask=mask, **arguments)
+    improved = False
+    for row in range(4):
+        own = source[row : row + 1, mask[row]]
+        alone = model.beam_search(own, 6, **arguments)[0].tolist()
+        assert together[row].tolist() == alone + [END] * (together.shape[1] - len(alone))
+        greedy = model.generate(own, 6, bos_token_id=0, eos_token_id=END, temperature=0)[0].tolist()
+        until = [text[: text.index(END) + 1] if END in text else text for text in (alone, greedy)]
+        ranks = [score(model, own, [text])[0] / len(text) for text in until]
+        improved = improved or ranks[0] > ranks[1] + 1e-9
+    assert improved  # otherwise the beams were never reordered
+
+
+def test_a_sample_depends_on_the_generator_and_ends():
+    model, source = small_model(), tokens(batch=2, length=4)
+    first, second, other = (
+        model.generate(source, 8, bos_token_id=0, eos_token_id=END, generator=torch.Generator().manual_seed(seed))
+        for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, second) and not (first.shape == other.shape and torch.equal(first, other))
+    for row in first.tolist():
+        assert END not in row or set(row[row.index(END) :]) == {END}
+    assert (
+        model.generate(source, 0, bos_token_id=0).shape == (2, 0) == model.beam_search(source, 0, bos_token_id=0).shape
+    )
+
+
+def test_a_decoder_continues_left_padded_prompts():
+    model = decoder(Rotary()).eval()
+    short, prompt = tokens(batch=1, length=3), tokens(batch=2, length=5, seed=1)
+    prompt[0, 2:] = short
+    mask = torch.tensor([[False] * 2 + [True] * 3, [True] * 5])
+    for search in (lambda *a, **k: model.generate(*a, temperature=0, **k), model.beam_search):
+        both = search(prompt, 4, key_mask=mask)
+        assert torch.equal(both[0, 2:], search(short, 4)[0]) and torch.equal(both[1], search(prompt[1:], 4)[0])
+    assert torch.equal(model.beam_search(short, 4, num_beams=1), model.generate(short, 4, temperature=0))
+    with pytest.raises(WhenceError, match=r"key_mask.*ends with padding in row 0.*pad prompts on the left"):
+        model.generate(prompt, 1, key_mask=mask.flip(1))
+
+
+def test_a_beam_of_a_decoder_ranks_whole_sequences():
+    model = decoder(Rotary()).eval()
+    prompt = tokens(batch=1, length=2)
+    found = model.beam_search(prompt, 2, num_beams=VOCABULARY)
+    first = model(prompt)[0, -1].log_softmax(-1)
+    both = torch.stack(
+        [
+            first[token] + model(torch.cat([prompt, torch.tensor([[token]])], 1))[0, -1].log_softmax(-1)
+            for token in range(VOCABULARY)
+        ]
+    )
+    assert found[0, 2:].tolist() == [int(both.argmax()) // VOCABULARY, int(both.argmax()) % VOCABULARY]
+    assert_same(both.logsumexp((0, 1)), torch.zeros((), dtype=torch.float64))
