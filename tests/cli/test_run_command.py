@@ -83,6 +83,19 @@ def test_a_study_has_no_quick_form(studies):
         whence("run", "compared", "--quick")
 
 
+def test_arguments_of_a_study_file_are_options(studies):
+    text = "def studies(my_seeds='1', other=None):\n    raise ValueError(f'{my_seeds} and {other}')\n"
+    (studies / "studies/own.py").write_text(text)
+    with pytest.raises(WhenceError, match="ValueError: 3 and x=y"):
+        whence("run", "own", "--my-seeds", "3", "--other=x=y")
+    with pytest.raises(WhenceError, match=r"got --my-seed;.*--my-seeds.*the options of own.py are --my-seeds, --other"):
+        whence("run", "own", "--my-seed", "3")
+    with pytest.raises(WhenceError, match=r"got --other, but .*--name value"):
+        whence("run", "own", "--other")
+    with pytest.raises(WhenceError, match=r"got --job;.*--jobs.*sums.py has no options of its own"):
+        whence("run", "deep/sums", "--job", "2")
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

@@ -99,6 +99,18 @@ def test_a_figure_of_one_run_is_held_against_the_seeds(tmp_path, values, expecte
     assert judgement.evidence.record == folder.as_posix()
 
 
+def test_a_running_mean_is_a_figure_of_its_own(tmp_path):
+    spec = study("speeches-printed-encoder", ARMS[:1])
+    folder = write(tmp_path, spec, {"sinusoidal": [0.9, 0.91, 0.92, 0.93, 0.94]}, split="train")
+    for run in spec.runs():
+        record = records.read(folder / run.file_name)
+        record["result"]["evaluations"][-1]["training"] = {"value": 0.87 + 0.005 * run.seed}
+        records.write(folder / run.file_name, record)
+    judgement = verdict("speeches-encoder-training-running", tmp_path)
+    assert judgement.evidence.figures["running_mean"] == pytest.approx([87, 87.5, 88, 88.5, 89])
+    assert judgement.verdict == "reproduced"
+
+
 def test_an_evaluation_by_its_number(tmp_path):
     rows = [
         [0.30 + 0.02 * seed, *[0.5] * 3, 0.57 + 0.02 * seed, *[0.6] * 4, 0.75 + 0.01 * seed, 0.9] for seed in range(5)

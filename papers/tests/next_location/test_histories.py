@@ -13,6 +13,7 @@ from whence_papers.pointer.next_location.histories import (
     load_foursquare,
     load_geolife,
     split_by_days,
+    trim_to_next_day,
 )
 from whence_papers.pointer.next_location.visits import Visit
 
@@ -78,6 +79,26 @@ def test_batches_hold_what_the_visits_say():
             assert batch.extras["ago"][row, place] == question.day - visit.day + 1
         for column in (batch.tokens, *(batch.extras[name] for name in ("time", "weekday", "duration", "ago"))):
             assert not column[row, n:].any()
+
+
+def test_a_history_before_the_last_visit_does_not_show_the_day_of_the_next():
+    """The same questions; the days count back from the last visit. Knowing the day of the next one gives the source's form."""
+    test = split_by_days(random_visits(2))["test"]
+    numbers = LocationIds.from_visits(test)
+    source, delivered = (build_histories(test, numbers, window=window) for window in ("next", "last"))
+    assert torch.equal(source.target, delivered.target) and (delivered.first < source.first).any()
+    for first, target in zip(delivered.first.tolist(), delivered.target.tolist(), strict=True):
+        own = [i for i in range(target) if test[i].user == test[target].user]
+        assert first == min(i for i in own if test[i].day >= test[target - 1].day - 7)
+    rows = torch.arange(len(source))
+    batch = delivered.batch(rows)
+    for row, (first, target) in enumerate(zip(delivered.first.tolist(), delivered.target.tolist(), strict=True)):
+        days = [test[target - 1].day - test[i].day + 1 for i in range(first, target)]
+        assert batch.extras["before_last"][row, : target - first].tolist() == days
+    trimmed, expected = trim_to_next_day(batch, 7), source.batch(rows)
+    assert torch.equal(trimmed.tokens, expected.tokens) and torch.equal(trimmed.key_mask, expected.key_mask)
+    for name in ("ago", "time", "weekday", "duration", "user"):
+        assert torch.equal(trimmed.extras[name], expected.extras[name])
 
 
 def test_parts_are_cut_by_days_counted_from_each_users_first():

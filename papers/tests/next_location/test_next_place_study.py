@@ -1,6 +1,10 @@
 """A study of next places from its spec to its page, its weights and its predictions."""
 
+import copy
+import csv
 import json
+import shutil
+from datetime import date
 
 import pytest
 import torch
@@ -61,7 +65,7 @@ def test_records_hold_every_counting_the_shape_and_the_simple_rules(folder):
     assert last["splits"]["valid"]["value"] == best  # what is kept is what was best, found again from its weights
     assert set(last["splits"]["test"]["metrics"]) == {"all", "seen", "by_user", "by_user_seen"}
     assert len(record["notes"]["shape"]["bias"]) == load(TASK, data="world").context
-    assert runs["no pointer"]["notes"] == {"shape": {}, "generated": {"seen": 1.0}}
+    assert runs["no pointer"]["notes"] == {"shape": {}, "generated": {"seen": 1.0}, "next_day": "known"}
     simple = records.read(folder / "baselines.json")["baselines"]
     assert set(simple) == {"last visited", "most frequent", "most frequent lately", "Markov", "the world's own rules"}
     # a model beats chance by far, and not the world's own rules, which stand in the same tables
@@ -101,7 +105,7 @@ def checkpoints_in(folder, arm):
 def test_the_page_shows_rules_countings_and_the_learned_shape(folder, tmp_path):
     findings = collect_findings([folder], "next", "whence run next")
     kinds = [(one["kind"], one["title"]) for one in findings["studies"][0]["panels"]]
-    assert [kind for kind, _ in kinds] == [*["table"] * 5, "lines"]
+    assert [kind for kind, _ in kinds] == [*["table"] * 6, "lines"]
     every, seen = findings["studies"][0]["panels"][:2]
     assert every["head"] == seen["head"] == ["", "Acc@1", "Acc@5", "Acc@10", "MRR", "NDCG@10", "weighted F1"]
     metrics = records.read(folder / STUDY.runs()[0].file_name)["result"]["evaluations"][-1]["splits"]["test"]["metrics"]
@@ -163,7 +167,7 @@ def test_each_table_counts_its_own_way():
         counting: {"acc@1": at / 10, "mrr": at / 20} for at, counting in enumerate(("all", "seen", "by_user"), 1)
     }
     test = {"metrics": metrics, "value": 0.1, "users": {"1": [2, 1, 2, 1]}}
-    run = {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 0, "notes": {}}
+    run = {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 0, "notes": {}, "spec": STUDY.spec()}  # fmt: skip
     every, seen, counted, *_ = report_panels({"a": [run]}, {"rule": test})
     for rows, first in ((every["rows"], "10.00"), (seen["rows"], "20.00")):
         assert [row[1] for row in rows] == [first] * 2 and rows[0][4] == rows[1][4] == f"{float(first) / 2:.2f}"
@@ -173,7 +177,7 @@ def test_each_table_counts_its_own_way():
 def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
     def run(shape):
         test = {"metrics": {}, "value": 0.5, "users": {"1": [2, 1, 2, 1]}}
-        return {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 3, "notes": {"shape": shape}}  # fmt: skip
+        return {"result": {"status": "done", "evaluations": [{"splits": {"test": test}}]}, "seed": 3, "notes": {"shape": shape}, "spec": STUDY.spec()}  # fmt: skip
 
     runs = {"a": [run({"from_end": [1.0, 2.0], "bias": [2.0, 4.0]})], "b": [run({"from_end": [1.0, 2.0], "score_scale": [1.0, 0.5]})]}  # fmt: skip
     added, times = (one for one in report_panels(runs, {}) if one["kind"] == "lines")
@@ -251,7 +255,7 @@ def test_days_that_cannot_be_predicted(folder):
     predictor = Predictor.from_weights(weights(folder, "Recency"), "test")
     for day, expected_text in (
         (11, r"person 1 \(last visit on day 12\)"),
-        (30, r"person 1 \(no visit in the 7 days before day 30\)"),
+        (30, r"predict\(day=day 30\).*person 1 \(no visit in the 7 days before day 30; 3 are needed\)"),
     ):
         with pytest.raises(WhenceError, match=expected_text):
             predictor.predict(visits(), day=day)
@@ -262,7 +266,7 @@ def test_users_without_a_recent_visit_are_skipped(folder, tmp_path):
     later = [visit._replace(user="late", day=visit.day + 20) for visit in visits()]
     both = [*visits(), *later]
     assert [one.user for one in predictor.predict(both, day=33)] == ["late"]
-    assert predictor.skipped_users(both, 33) == {"person 1": "no visit in the 7 days before day 33"}
+    assert predictor.skipped_users(both, 33) == {"person 1": "no visit in the 7 days before day 33; 3 are needed"}
     assert predictor.skipped_users(both, 12) == {"late": "last visit on day 32"}
     assert [one.user for one in predictor.predict(both)] == ["person 1", "late"]
     path = tmp_path / "visits.csv"
@@ -283,7 +287,8 @@ def test_the_command(folder, tmp_path):
     path.write_text("\n".join(["user_id,location_id,start_day,start_min,weekday", *rows]))
     done = call(weights(folder, "Recency"), path, "--out", tmp_path / "next.png")
     assert done.exit_code == 0, done.output
-    assert "person 1: next location on day 12, from 31 visits; 20 older visits ignored" in done.output
+    assert "person 1: next location assumed on day 12, from 31 visits; 20 older visits ignored" in done.output
+    assert "the day of the last visit stands in for it" in done.output and "pass --day" in done.output
     assert "eve: next location" in done.output and "user not in training" in done.output
     assert "pointer " in done.output and (tmp_path / "next.png").stat().st_size > 10_000
     assert "person 1" not in call(weights(folder, "Recency"), path, "--user", "eve", "--out", tmp_path / "n.png").output
@@ -300,6 +305,60 @@ def test_the_command(folder, tmp_path):
     path.write_text(path.read_text() + "\neve,home,1,9999,0\n")
     bad = call(weights(folder, "Recency"), path)
     assert isinstance(bad.exception, WhenceError) and "line 104 (start_min='9999'" in str(bad.exception)
+
+
+def test_predictions_as_a_table_name_every_user(folder, tmp_path):
+    """One row for each place, one for each user that cannot be predicted, and days as dates."""
+    dated = [v._replace(user=user, day=739023 + v.day) for user in ("eve", "ann") for v in visits(user, "the gym")]
+    rows = [f"{v.user},{v.place},{date.fromordinal(v.day)},{v.minute}" for v in dated if v.user == "eve"]
+    rows += [f"{v.user},{v.place},{date.fromordinal(v.day)},{v.minute}" for v in dated[-2:]]
+    path, out = tmp_path / "visits.csv", tmp_path / "next.csv"
+    path.write_text("\n".join(["user_id,location_id,start_day,start_min", *rows]))
+    named = [option for user in ("eve", "ann", "bob") for option in ("--user", user)]
+    done = call(weights(folder, "Recency"), path, "--top-k", 2, "--out", out, *named)
+    assert done.exit_code == 0, done.output
+    assert "skipped bob: no visit in visits.csv" in done.output and "predictions of 1 user" in done.output
+    head, *table = list(csv.reader(out.open()))
+    assert head == ["user_id", "day", "next_day", "rank", "location_id", "probability", "note"]
+    assert [row[:4] for row in table[:2]] == [["eve", "2024-05-29", "assumed", str(rank)] for rank in (1, 2)]
+    assert float(table[0][5]) >= float(table[1][5]) > 0 and table[0][6] == "user not in training"
+    notes = {row[0]: row[6] for row in table[2:]}
+    assert notes["bob"].startswith("skipped: no visit") and "2 visits in the 7 days before 2024-05-29" in notes["ann"]
+    assert "existing folder" in str(call(weights(folder, "Recency"), path, "--out", tmp_path / "no/next.csv").exception)
+
+
+def test_weights_that_are_missing_are_trained_again_and_records_stay(folder, tmp_path):
+    """A clone has the committed records and no weights; whence predict needs the weights."""
+    study = Study(**{**vars(STUDY), "arms": STUDY.arms[1:], "decision": Decision(baseline="no pointer")})
+    own = tmp_path / f"{study.name}-{study.hash}"
+    (run,) = study.runs()
+    shutil.copytree(folder, own)
+    records.write(own / "study.json", records.read(own / "study.json") | {"hash": study.hash, "spec": study.spec()})
+    before, kept = (own / run.file_name).read_bytes(), checkpoint(own / "weights" / run.weights_name)
+    assert not runner.run_study(study, tmp_path).completed
+    (own / "weights" / run.weights_name).unlink()
+    outcome = runner.run_study(study, tmp_path)
+    assert [one.arm.name for one in outcome.completed] == ["no pointer"] and (
+        own / run.file_name
+    ).read_bytes() == before
+    assert outcome.notes == [f"{run.file_name} has no weights, so the run is trained again; the record stays"]
+    again = checkpoint(own / "weights" / run.weights_name)
+    assert all(torch.equal(again[name], kept[name]) for name in kept)
+    assert not runner.run_study(study, tmp_path).completed
+    record = records.read(own / run.file_name)
+    other = copy.deepcopy(record)
+    other["result"]["evaluations"][-1]["splits"]["test"]["value"] = 0.25
+    (note,) = runner.describe_retrained(run, own, other)
+    assert (
+        "score 0.2500 on test" in note
+        and f"{record['result']['evaluations'][-1]['splits']['test']['value']:.4f}" in note
+    )
+
+
+def checkpoint(path):
+    from safetensors.torch import load_file
+
+    return load_file(path)
 
 
 def test_weights_of_other_tasks_are_refused(tmp_path):
@@ -322,7 +381,7 @@ def test_the_committed_study_is_sound():
 
     studies = load_study_file(FOLDER / "studies" / "next_location.py")
     assert [(len(study.runs()), study.decision.baseline) for study in studies] == [
-        (50, "Recency"), (10, "LSTM pointer-generator"),
+        (10, "day known"), (50, "Recency"), (10, "LSTM pointer-generator"),
     ]  # fmt: skip
     if os.environ.get("WHENCE_DATA") and (Path(os.environ["WHENCE_DATA"]) / "mobility").is_dir():
         for study in studies:

@@ -3,7 +3,7 @@
 import pytest
 
 from whence import WhenceError
-from whence_papers.pointer.next_location.visits import Visit, read_visits
+from whence_papers.pointer.next_location.visits import Visit, describe_time_zones, read_visits
 
 HEAD = "user_id,location_id,start_day,start_min,weekday"
 
@@ -34,6 +34,32 @@ def test_one_column_of_time_does_too_and_a_mark_of_spreadsheets_is_no_name(tmp_p
     first, second = read_visits(path, "asked")
     assert (first.minute, first.weekday, second.minute, second.weekday) == (510, 4, 5, 5)  # a Friday, then a Saturday
     assert second.day - first.day == 1
+
+
+def test_days_may_be_dates_and_then_need_no_weekday(tmp_path):
+    for text in ("user_id,location_id,start_day,start_min\na,x,2024-05-17,510", f"{HEAD}\na,x,2024-05-17,510,4"):
+        (visit,) = read_visits(written(tmp_path, text), "asked")
+        assert (visit.day, visit.minute, visit.weekday) == (739023, 510, 4)
+    for row, expected_text in (
+        ("a,x,2024-05-17,510,0", "line 2 (weekday=0, but 2024-05-17 has weekday 4)"),
+        ("a,x,2024-05-32,510,0", "line 2 (start_day='2024-05-32' is not a date)"),
+    ):
+        assert expected_text in refused(written(tmp_path, f"{HEAD}\n{row}"))
+    text = "user_id,location_id,start_day,start_min\na,x,12,510"
+    assert "line 2 (start_day='12' is not a date, so a column weekday is needed)" in refused(written(tmp_path, text))
+
+
+def test_time_zones_are_named(tmp_path):
+    head = "user_id,location_id,time\n"
+    rows = ["a,x,2024-05-17T08:30+02:00", "a,y,2024-05-17T09:00", "a,z,2024-05-17T09:30+02:00"]
+    assert "line 3 (no UTC offset, unlike line 2)" in refused(written(tmp_path, head + "\n".join(rows)))
+    rows = ["a,x,2024-05-17T08:30", "a,y,2024-05-17T09:00Z", "a,z,2024-05-17T09:30"]
+    assert "line 3 (a UTC offset, unlike line 2)" in refused(written(tmp_path, head + "\n".join(rows)))
+    rows = ["a,later,2024-05-17T08:30+01:00", "a,earlier,2024-05-17T08:45+02:00"]
+    visits = read_visits(written(tmp_path, head + "\n".join(rows)), "asked")
+    assert [visit.place for visit in visits] == ["earlier", "later"] and visits[0].minute == 525
+    assert "+01:00 (1 visit), +02:00 (1 visit)" in describe_time_zones(visits)
+    assert describe_time_zones(visits[:1]) == "" == describe_time_zones([Visit("a", "x", 1, 2, 3)])
 
 
 def test_bad_rows_are_named_with_their_lines(tmp_path):
@@ -93,10 +119,10 @@ def test_rows_that_hide_others_or_do_not_end(tmp_path, rows, expected_text):
     "text, expected_text",
     [
         ('"user_id,location_id\n', "line 1 (invalid CSV from here on"),
-        ("user_id,start_day\n1,2\n", "without location_id, start_min, weekday"),
+        ("user_id,start_day\n1,2\n", "without location_id, start_min"),
         (f"{HEAD},user_id\n", "with user_id twice"),
         (f"{HEAD}\n", "without a visit"),
-        ("", "without location_id, start_day, start_min, user_id, weekday"),
+        ("", "without location_id, start_day, start_min, user_id"),
     ],
 )
 def test_files_without_what_is_needed(tmp_path, text, expected_text):

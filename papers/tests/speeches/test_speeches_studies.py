@@ -2,11 +2,13 @@
 
 import pytest
 
+from whence import WhenceError
 from whence.lab.study_files import load_study_file
 from whence.models import ModelSpec
 from whence.position.catalogue import SHORT_NAMES
 from whence.position.expression import ModelDims
 from whence_papers import FOLDER
+from whence_papers.speeches.panels import training_panels
 
 STUDIES = FOLDER / "studies"
 ENCODER = ModelDims(heads=2, head_dim=32, embed_dim=64, context=32, causal=False)
@@ -52,6 +54,41 @@ def test_alibi_has_the_reports_scale_and_the_maps_their_three():
 def test_evaluations_fall_where_the_report_has_figures():
     budgets = {name: next(iter(load_studies(name).values())).budget for name in ("encoder", "decoder", "alibi")}
     assert [budgets[name].evaluate_every for name in budgets] == [1, 100, 10]
+
+
+def test_printed_has_one_slope_for_all_heads_beside_the_published_ones():
+    encoder, decoder, alibi = load_studies("printed").values()
+    slopes = {arm.name: arm.build(ENCODER).bias_slope().flatten().tolist() for arm in alibi.arms if "ALiBi" in arm.name}
+    assert slopes == {
+        "ALiBi, published slopes times 1.1": pytest.approx([-1.1 / 16, -1.1 / 256]),
+        **{f"ALiBi, s = {s}": pytest.approx([-s, -s]) for s in (1.1, 2.0, 1.0, 0.5)},
+    }
+    (described,) = [study for study in load_studies("alibi").values() if study.name.endswith("none")]
+    changed = {"evaluate_every": 5}
+    assert vars(alibi.budget) == vars(described.budget) | changed and alibi.budget.epochs % 5 == 0
+    for study, other in ((encoder, "encoder"), (decoder, "decoder")):
+        same = next(iter(load_studies(other).values()))
+        assert (study.budget, study.arms, study.model) == (same.budget, same.arms, same.model)
+    assert all(study.task_settings["training_scores"] for study in (encoder, decoder, alibi))
+    path = STUDIES / "speeches_printed.py"
+    assert [study.name for study in load_study_file(path, options={"part": "3"})] == ["speeches-printed-alibi"]
+    with pytest.raises(WhenceError, match=r"--part got '4'.*1, 2, 3"):
+        load_study_file(path, options={"part": "4"})
+
+
+def test_training_scores_are_drawn_in_both_ways():
+    def run(seed, running, train):
+        splits = {"test": {"value": 0.4}, "train": {"value": train}}
+        rows = [{"step": step, "splits": splits, "training": {"value": running}} for step in (5, 10)]
+        return {"seed": seed, "result": {"status": "done", "evaluations": rows}}
+
+    charts = training_panels({"a": [run(0, 0.5, 0.6), run(1, 0.7, 0.8)]}, "accuracy")
+    running, evaluated, table = charts
+    assert running["lines"]["a"]["1"] == [[5, 70.0], [10, 70.0]] and evaluated["lines"]["a"]["0"][0] == [5, 60.0]
+    assert table["rows"] == [["a", "60.00", "70.00", "40.00"]] and "with dropout" in table["note"]
+    old = run(0, 0.5, 0.6)
+    del old["result"]["evaluations"][0]["training"]
+    assert training_panels({"a": [old]}, "accuracy") == [] == training_panels({}, "accuracy")
 
 
 def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():

@@ -113,6 +113,19 @@ def test_speeches_lm_side_by_side_scores_every_token_once(lm):
         assert len(stream) - 1 - len(targets) < 32
 
 
+def test_speeches_training_scores_are_a_split_and_a_running_mean(classify, lm):
+    tracked = SpeechesClassify(training_scores=True)
+    assert tracked.tracks_training and list(tracked.splits()) == ["test", "unseen", "train"]
+    assert torch.equal(torch.cat([batch.tokens for batch in tracked.evaluation("train")]).int(), classify.train.tokens)
+    assert not classify.tracks_training and "training_scores" not in classify.settings
+    words = SpeechesLm(training_scores=True)
+    assert words.tracks_training and "train" not in lm.splits()
+    blocks = words.evaluation("train")
+    assert len(blocks) == 200 and {batch.tokens.shape for batch in blocks} == {(16, 32)}
+    starts = torch.cat([batch.tokens[:, 0] for batch in blocks])
+    assert torch.equal(starts[:4].int(), lm.train[[0, 10, 20, 30]].int())  # over the whole text, not its beginning
+
+
 def test_speeches_refuse_a_broken_line(tmp_path, monkeypatch):
     (tmp_path / "speeches").mkdir()
     (tmp_path / "speeches" / "train_CLS.tsv").write_text("0\tfine\n3\tnobody\n")

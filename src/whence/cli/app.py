@@ -43,7 +43,9 @@ app = typer.Typer(
 )
 app.command("compare", help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
 app.command("studies", help=studies.HELP, epilog=studies.EXAMPLES)(studies.studies)
-app.command("run", help=run_command.HELP, epilog=run_command.EXAMPLES)(run_command.run)
+app.command("run", help=run_command.HELP, epilog=run_command.EXAMPLES, context_settings=run_command.CONTEXT)(
+    run_command.run
+)
 app.command("report", help=report.HELP, epilog=report.EXAMPLES)(report.report)
 app.command("show", help=show.HELP, epilog=show.EXAMPLES)(show.show)
 app.command("probe", help=probe.HELP, epilog=probe.EXAMPLES)(probe.probe)

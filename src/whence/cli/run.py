@@ -25,10 +25,13 @@ whence run my_study.py --jobs 2 --out results
 accelerate launch --num_processes 4 -m whence run my_study.py
 
 A study file defines a function studies() that returns whence.lab.study.Study objects, or a function experiments() that
-returns whence.lab.experiment.Experiment objects."""
+returns whence.lab.experiment.Experiment objects. Arguments of this function are further options: --name value."""
+#: the options of a study file are unknown until the file is loaded
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def run(
+    context: typer.Context,
     study: Annotated[str, typer.Argument(help="Name from `whence studies`, or a file.")],
     jobs: Annotated[
         int | None,
@@ -45,14 +48,15 @@ def run(
 ) -> None:
     from whence.lab.experiment import Experiment
     from whence.lab.study import Study
-    from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file
+    from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file, parse_options
 
     parse_shard(shard)  # before any file is read
+    options = parse_options(context.args)
     if folder is not None:
         records.require_folder("whence run --folder", folder, "study files")
     records.require_output_folder("whence run --out", out)
     path = find_study_file(study, folder or STUDIES_FOLDER)
-    loaded = load_study_file(path, scale)
+    loaded = load_study_file(path, scale, options)
     experiments = [one for one in loaded if isinstance(one, Experiment)]
     if experiments:
         if jobs is not None:

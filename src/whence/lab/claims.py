@@ -59,8 +59,11 @@ def is_claimed(run: Run, folder: Path) -> bool:
 
 
 def wait_for_run(run: Run, folder: Path, deadline: float | None = None) -> bool:
-    """Wait while another process trains a run, until a ``time.time()`` at most. Returns whether its record exists."""
-    while not records.exists(folder / run.file_name):
+    """Wait while another process trains a run, until a ``time.time()`` at most. Returns whether its record exists.
+
+    The record may exist before: a run can be trained again for its weights.
+    """
+    while True:
         try:
             with claim_run(run, folder):
                 return records.exists(folder / run.file_name)
@@ -68,7 +71,6 @@ def wait_for_run(run: Run, folder: Path, deadline: float | None = None) -> bool:
             if deadline is not None and time.time() >= deadline:
                 return False
             time.sleep(POLL_INTERVAL)
-    return True
 
 
 def _acquire(folder: Path, name: str, timeout: float) -> BaseFileLock:

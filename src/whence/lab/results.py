@@ -43,7 +43,7 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
     ``comparisons`` is the size of the family if other studies belong to it and the spec does not say it.
 
     The records suffice; the first report also reads the task's data and the weights, to write observations.json. If code
-    of the user is gone or has changed since the runs, it is not used: the report has the stored observations and no panels.
+    of the user is gone or has changed since the runs, it is not used: the report has the stored observations, no panels and no remarks.
     """
     same_code = not study.sources or has_same_sources(study)
     facts, reader = task_facts(study, folder), RecordReader()
@@ -66,6 +66,7 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
         "plan_change": describe_plan_change(study, [record for own in loaded.values() for record in own]),
         "observations": load_observations(study, folder, observe=same_code) or None,
         "panels": tasks.find_task_class(study.task).panels(loaded, baselines) if same_code else [],
+        "remarks": tasks.find_task_class(study.task).remarks(loaded, baselines) if same_code else [],
         "ran": group_environments([record for own in loaded.values() for record in own]),
         "problems": find_problems(study, folder), "sweep": _read_optional(folder / sweeps.RECORD, "sweep"),
     }  # fmt: skip
@@ -133,6 +134,7 @@ def summarize_arm(study: Study, arm: Arm, folder: Path, reader: RecordReader | N
             "losses": result.get("losses", []),
             "evaluations": [
                 {"step": e["step"], "splits": {s: row["value"] for s, row in e["splits"].items()}}
+                | ({"training": e["training"]["value"]} if "training" in e else {})
                 for e in result.get("evaluations", [])
             ],
         }

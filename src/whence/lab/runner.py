@@ -19,6 +19,7 @@ from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import Executor, OnProgress, broadcast, open_executor, process_rank, world_size
 from whence.lab.failures import RunFailed, describe_error, find_recent_failure, remove_failure, write_failure
+from whence.lab.observe import weights_path
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import reuse_records, run_key
 from whence.lab.sources import describe_origin, gpu_name, has_same_sources, pin_sources
@@ -146,7 +147,11 @@ def run_round(
     selected = select(study.runs())
     on_start(selected, folder)
     outcome, missing = broadcast(sort_runs(selected, folder) if process_rank() == 0 else None)
-    trained, outcome.notes = find_trained_runs(missing if world_size() == 1 else [], folder, base, task)
+    new = [run for run in missing if not records.exists(folder / run.file_name)]
+    trained, outcome.notes = find_trained_runs(new if world_size() == 1 else [], folder, base, task)
+    for run in missing:
+        if run not in new:
+            outcome.notes.append(f"{run.file_name} has no weights, so the run is trained again; the record stays")
     execute = partial(try_run, origin=prepared.origin, deadline=deadline, trained=trained, began=prepared.began)
     while missing:
         busy: list[Run] = []  # in other processes
@@ -160,6 +165,7 @@ def run_round(
                 on_failure(run, "failed")
             elif record["result"]["status"] == "done":
                 outcome.completed.append(run)
+                outcome.notes += describe_retrained(run, folder, record)
             else:
                 outcome.diverged.append(run)
                 on_failure(run, "diverged")
@@ -178,7 +184,7 @@ def run_round(
 
 
 def sort_runs(runs: Sequence[Run], folder: Path) -> tuple[StudyOutcome, list[Run]]:
-    """The outcome of the runs that have a record, and the other runs."""
+    """The outcome of the runs that have a record, and the runs to train: those without one, or without needed weights."""
     outcome, missing = StudyOutcome(folder), []
     for run in runs:
         path = folder / run.file_name
@@ -190,11 +196,33 @@ def sort_runs(runs: Sequence[Run], folder: Path) -> tuple[StudyOutcome, list[Run
         if problem is not None:
             outcome.problems.append(problem)
         elif records.read(path)["result"]["status"] == "done":
+            if lacks_weights(run, folder):
+                missing.append(run)
+                continue
             outcome.existing.append(run)
             checkpoints.remove(checkpoint_path(run, folder))  # of a process that was killed after it wrote the record
         else:
             outcome.diverged.append(run)
     return outcome, missing
+
+
+def lacks_weights(run: Run, folder: Path) -> bool:
+    """Whether a task needs the weights of its runs and those of this one are missing. Committed records have no weights."""
+    return tasks.find_task_class(run.study.task).needs_weights and not weights_path(run, folder).exists()
+
+
+def describe_retrained(run: Run, folder: Path, record: Mapping[str, Any]) -> list[str]:
+    """A note if a run that was trained again for its weights scores differently from its record; otherwise none."""
+    stored = records.read(folder / run.file_name)
+    new, old = (one["result"]["evaluations"][-1]["splits"] for one in (record, stored))
+    differing = [split for split in new if split in old and new[split]["value"] != old[split]["value"]]
+    if not differing:
+        return []
+    split = run.study.decision.split if run.study.decision.split in differing else differing[0]
+    return [
+        f"the new weights of {run.file_name} score {new[split]['value']:.4f} on {split} and the record has "
+        f"{old[split]['value']:.4f}: other versions or another machine"
+    ]
 
 
 def validate_study(study: Study) -> tasks.Task:
@@ -284,13 +312,16 @@ def execute_run(
     with claim_run(run, folder), within_claim or nullcontext():
         for written in (path, folder / "weights" / run.weights_name, checkpoint_path(run, folder)):
             records.remove_partial_files(written)
-        if records.exists(path) and find_record_problem(path, run) is None:
-            on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
-            return records.read(path)
+        recorded = records.exists(path) and find_record_problem(path, run) is None
+        if recorded:
+            stored = records.read(path)
+            if stored["result"]["status"] != "done" or not lacks_weights(run, folder):
+                on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
+                return stored
         failure = None if began is None else find_recent_failure(run, folder, began)
         if failure is not None:
             raise RunFailed(failure)
-        if trained and run.file_name in trained:
+        if trained and run.file_name in trained and not recorded:
             record = evaluate_again(run, folder, on_progress, origin, trained[run.file_name])
             if record is not None:
                 return record
@@ -404,15 +435,16 @@ def train_run(
     }  # fmt: skip
     if not main_process:
         return record
-    if records.exists(path):
-        if find_record_problem(path, run) is None:  # another process finished this run first
-            return records.read(path)
+    recorded = records.exists(path)
+    if recorded and find_record_problem(path, run) is not None:
         raise usage_error(
             f"the study {label_study(run.study)}",
             f"{path.name}, which appeared during the run and is not a record of it",
             "a record is written once",
             "move that file and run again",
         )
+    if recorded and not lacks_weights(run, folder):  # another process finished this run first
+        return records.read(path)
     if result["status"] == "done":
         metadata = {
             "hash": run.study.hash,
@@ -421,8 +453,9 @@ def train_run(
             "seed": run.seed,
             "task": task.weights_metadata(model),
         }
-        checkpoints.save_weights(folder / "weights" / run.weights_name, model, metadata)
-    records.write(path, json.loads(json.dumps(record)))
+        checkpoints.save_weights(weights_path(run, folder), model, metadata)
+    if not recorded:
+        records.write(path, json.loads(json.dumps(record)))
     if result["status"] == "done":  # only now: a process that is killed before has something to resume from
         checkpoints.remove(state)
     return record

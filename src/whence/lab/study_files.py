@@ -1,7 +1,8 @@
 """Study files: Python files that define studies or experiments for ``whence run``.
 
 A file defines one of two functions. ``studies()`` returns a list of ``whence.lab.study.Study``: arms to train and compare.
-It may take a ``scale``, one of the file's ``SCALES``. ``experiments()`` returns a list of
+It may take a ``scale``, one of the file's ``SCALES``, and other arguments of its own: ``studies(visits=None)`` gives
+``whence run`` the option ``--visits TEXT`` for this file. ``experiments()`` returns a list of
 ``whence.lab.experiment.Experiment``: results to compute into a record each, and figures to draw from it.
 """
 
@@ -12,7 +13,7 @@ import inspect
 import runpy
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from whence.plugins import STUDIES, did_you_mean, entry_points, require_unique
 
 #: where study files are looked for by name
 STUDIES_FOLDER = Path("studies")
+#: options of ``whence run`` that every study file has, for suggestions
+COMMON_OPTIONS = ("jobs", "out", "folder", "quick", "scale", "executor", "shard", "help")
 
 
 def list_study_files(folder: Path) -> dict[str, Path]:
@@ -61,15 +64,53 @@ def find_study_file(name: str, folder: Path) -> Path:
     return path
 
 
-def load_study_file(path: Path, scale: str | None = None) -> list[Study | Experiment]:
-    """The studies or experiments of a file."""
+def parse_options(arguments: Sequence[str]) -> dict[str, str]:
+    """Options of a study file from the rest of a command line.
+
+    >>> parse_options(["--visits", "my.csv", "--top-k=3"])
+    {'visits': 'my.csv', 'top_k': '3'}
+    """
+    options: dict[str, str] = {}
+    rest = list(arguments)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if not name.startswith("--") or (not equals and not rest):
+            rule = "the options of a study file have the form --name value"
+            raise usage_error("whence run", name, rule, "correct it, or leave it out")
+        options[name[2:].replace("-", "_")] = value if equals else rest.pop(0)
+    return options
+
+
+def load_study_file(
+    path: Path, scale: str | None = None, options: Mapping[str, str] | None = None
+) -> list[Study | Experiment]:
+    """The studies or experiments of a file.
+
+    Args:
+        scale: one of the file's SCALES.
+        options: further arguments of its function, as texts.
+    """
     function, scales = _find_function(path)
+    options = dict(options or {})
+    own = [name for name in inspect.signature(function).parameters if name != "scale"]
+    unknown = [name for name in options if name not in own]
+    if unknown:
+        listed = ", ".join(_option_name(name) for name in own)
+        rule = f"the options of {path.name} are {listed}" if own else f"{path.name} has no options of its own"
+        known = [_option_name(name) for name in (*own, *COMMON_OPTIONS)]
+        raise usage_error(
+            "whence run", _option_name(unknown[0]), rule, did_you_mean(_option_name(unknown[0]), known, "leave it out")
+        )
     if scale is not None and scale not in scales:
         got = f"{scale!r} for {path.name}"
         rule = f"its scales are {', '.join(scales)}" if scales else "it has no scales"
         raise usage_error("whence run --scale", got, rule, "choose one of them" if scales else "leave out --scale")
     with _explain_errors(path):
-        return list(function() if scale is None else function(scale))
+        return list(function(**options) if scale is None else function(scale, **options))
+
+
+def _option_name(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _files_below(folder: Path) -> dict[str, Path]:

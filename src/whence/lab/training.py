@@ -22,6 +22,7 @@ from whence.errors import NonFiniteHook, Terminated, require_package
 from whence.lab import checkpoints
 from whence.lab.early_stopping import EarlyStopping
 from whence.lab.kernels import training_kernels
+from whence.lab.running_score import RunningScore
 from whence.lab.study import Budget
 from whence.lab.tasks import IGNORE_INDEX, Batch, Task, select_row
 
@@ -84,9 +85,16 @@ def count_targets(batch: Batch) -> int:
     return int((batch.targets != IGNORE_INDEX).sum())
 
 
-def compute_loss(task: Task, model: nn.Module, batch: Batch, total_targets: int) -> Tensor:
-    """Cross-entropy sum of a part of a batch, divided by the number of targets in the full batch."""
+def compute_loss(
+    task: Task, model: nn.Module, batch: Batch, total_targets: int, running: RunningScore | None = None
+) -> Tensor:
+    """Cross-entropy sum of a part of a batch, divided by the number of targets in the full batch.
+
+    ``running`` counts the batch for the running score.
+    """
     logits = task.logits(model, batch).float()
+    if running is not None:
+        running.add(logits, batch)
     logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.flatten()
     return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum") / total_targets
 
@@ -203,10 +211,13 @@ def train(
     ready.train()
     saved = time.monotonic()
     recent: list[float] = before.get("recent", [])
+    running = RunningScore(task, before.get("running")) if task.tracks_training else None
     curves = {"losses": losses, "evaluations": evaluations}
 
     def save_checkpoint(steps_done: int) -> None:
         progress = {"step": steps_done, "recent": recent, **curves}
+        if running is not None:
+            progress["running"] = running.state()
         main = accelerator.is_main_process
         checkpoints.save(state, ready, optimizer.optimizer, progress, best=stopping.best, write=main)
 
@@ -228,7 +239,7 @@ def train(
             shard = shard_batch(shard_batch(batch, part, budget.grad_accum_steps), index, processes)
             try:
                 with accelerator.autocast():
-                    loss = compute_loss(task, forward, to_device(shard, accelerator.device), targets)
+                    loss = compute_loss(task, forward, to_device(shard, accelerator.device), targets, running)
             except NonFiniteHook as error:  # it names the mechanism
                 if processes > 1:  # another process may have no such error, and saving needs all of them
                     raise
@@ -257,6 +268,8 @@ def train(
             }
             require_finite(metrics, step, curves)
             evaluations.append({"step": step + 1, "splits": metrics})
+            if running is not None:
+                evaluations[-1]["training"] = running.take(accelerator)
             stopping.update(ready)
             losses.append({"step": step + 1, "loss": sum(recent) / len(recent)})
             recent = []

@@ -39,12 +39,15 @@ class Alibi(Position):
         form: ``"causal"`` (keys at or before the query, as published) or ``"symmetric"`` (both sides, by ``|distance|``).
         scale: multiplies every slope.
         learnable: make the slopes learnable; they stay above 0.
-        slope: other slopes, one per head.
+        slope: other slopes, one per head; one number is the slope of every head.
 
     >>> import torch
     >>> Alibi(2).bias(torch.tensor([0.0, 1.0, 2.0]), None)
     tensor([[-0.0000, -0.0625, -0.1250],
             [-0.0000, -0.0039, -0.0078]])
+    >>> Alibi(2, slope=1.5).bias(torch.tensor([0.0, 1.0, 2.0]), None)
+    tensor([[-0.0000, -1.5000, -3.0000],
+            [-0.0000, -1.5000, -3.0000]])
     """
 
     needs_heads = True
@@ -58,7 +61,7 @@ class Alibi(Position):
         form: str = "causal",
         scale: float = 1.0,
         learnable: bool = False,
-        slope: list[float] | None = None,
+        slope: float | list[float] | None = None,
     ) -> None:
         super().__init__(heads=heads)
         self.form = require_choice("Alibi", "form", form, ("causal", "symmetric"))

@@ -19,6 +19,7 @@ from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.comparisons import METRICS, compare_lists, compare_seeds, compare_unpaired, contrast_figures
 
 Reader = Callable[..., tuple[dict[str, Any], str]]
+RUNNING = "running"
 ONE_RUN = "The source has one run of each arm, which allows no test."
 
 
@@ -54,13 +55,17 @@ def load_finished_arm(folders: LedgerFolders, study: Study, folder: Path, arm: s
 
 
 def seed_values(arm: dict[str, Any], split: str, evaluation: int | None, factor: float) -> list[float]:
-    """One number per seed, of the last evaluation or of the n-th, counted from 1."""
+    """One number per seed, of the last evaluation or of the n-th, counted from 1.
+
+    The split ``"running"`` is the running mean on the training batches, with dropout.
+    """
     place = -1 if evaluation is None else evaluation - 1
     count = min((len(curve["evaluations"]) for curve in arm["curves"].values()), default=place + 1)
     if place >= count:
         got = f"evaluation {evaluation} of {arm['name']}, which has {count}"
         raise usage_error("claims", got, "a figure names an evaluation of the study", "correct the claim")
-    return [factor * curve["evaluations"][place]["splits"][split] for curve in arm["curves"].values()]
+    rows = [curve["evaluations"][place] for curve in arm["curves"].values()]
+    return [factor * (row["training"] if split == RUNNING else row["splits"][split]) for row in rows]
 
 
 def compare_study(

@@ -15,14 +15,16 @@ ADAM: dict[str, Any] = {
 }  # fmt: skip
 
 
-def build_encoder_study(name: str, question: str, mask: str, arms: tuple[Arm, ...], budget: Budget) -> Study:
+def build_encoder_study(
+    name: str, question: str, mask: str, arms: tuple[Arm, ...], budget: Budget, training_scores: bool = False
+) -> Study:
     """Classify the speaker; ``mask`` is "none", as in the source, or "keys"."""
     return Study(
         name=name,
         question=question,
         about=f"Padding mask: {mask}. The source has none.",
         task="speeches_classify",
-        task_settings={"mask_padding": mask},
+        task_settings={"mask_padding": mask} | ({"training_scores": True} if training_scores else {}),
         model=MODEL,
         arms=arms,
         seeds=SEEDS,
@@ -31,12 +33,15 @@ def build_encoder_study(name: str, question: str, mask: str, arms: tuple[Arm, ..
     )
 
 
-def build_decoder_study(name: str, question: str, arms: tuple[Arm, ...], budget: Budget) -> Study:
+def build_decoder_study(
+    name: str, question: str, arms: tuple[Arm, ...], budget: Budget, training_scores: bool = False
+) -> Study:
     """Predict the next word of each president."""
     return Study(
         name=name,
         question=question,
         task="speeches_lm",
+        task_settings={"training_scores": True} if training_scores else {},
         model=MODEL,
         arms=arms,
         seeds=SEEDS,

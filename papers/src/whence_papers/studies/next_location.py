@@ -1,18 +1,28 @@
 """Next-location prediction: the pointer-generator transformer and its LSTM predecessor on GeoLife.
 
-Arms: the pointer with each of five positions, and the source's ablations (no pointer, no gate, no position-from-end). The
-fourth ablation, no bias, is the arm "no position". One arm has neither the bias nor the embedding, because each can
-replace the other. The source reports 51.43 % Acc@1 of one run (51.49 without the bias, 49.34 without position-from-end,
-27.41 without the pointer). 22.8 % of its test answers are places that do not occur in training, counted as one place; the
-report counts with and without them. The feature "days ago" is relative to the day of the target visit, as in the source.
+The first study has the two forms of the question. In the source the model knows the day of the next visit, because the feature
+"days ago" is relative to it. A prediction does not know it. The arm "day known" is the source's form and "day unknown" the
+one that ``whence predict`` can deliver. Both are scored as trained (split test) and as delivered (split delivered), and
+the second decides. ``whence run next_location --visits my.csv`` trains these two arms on other visits.
 
-The second study compares the transformer with its predecessor, the LSTM pointer-generator with additive attention, under
+The second study has the arms of the source: the pointer with each of five positions, and its ablations (no pointer, no gate,
+no position-from-end). The fourth ablation, no bias, is the arm "no position". One arm has neither the bias nor the embedding,
+because each can replace the other. The source reports 51.43 % Acc@1 of one run (51.49 without the bias, 49.34 without
+position-from-end, 27.41 without the pointer). 22.8 % of its test answers are places that do not occur in training, counted as
+one place; the report counts with and without them. All arms know the day of the next visit, as in the source.
+
+The third study compares the transformer with its predecessor, the LSTM pointer-generator with additive attention, under
 the transformer's budget. Coverage does not apply, because a next place is one step.
 """
 
-from whence.lab.arms import Arm
-from whence.lab.study import Budget, Decision, Study
+from pathlib import Path
 
+from whence.lab.arms import Arm
+from whence.lab.data.tables import hash_data
+from whence.lab.study import Budget, Decision, Study
+from whence_papers.pointer.next_location.visits import read_visits
+
+TASK = "whence_papers.pointer.next_location.task:NextPlaceTask"
 SEEDS = (0, 1, 2, 3, 4)
 MODEL = {"embed_dim": 64, "heads": 4, "layers": 1, "ffn_dim": 128, "dropout": 0.3}
 WITHOUT_FROM_END = {"reads": ["user", "time", "weekday", "duration", "ago"]}
@@ -39,13 +49,19 @@ BUDGET = Budget(
 )  # fmt: skip
 
 
-def studies() -> list[Study]:
+def studies(visits: str | None = None) -> list[Study]:
+    """The three studies on GeoLife, or the first one on a CSV file of visits."""
+    if visits is not None:
+        with_duration = any(visit.duration for visit in read_visits(Path(visits), "--visits"))
+        return [_forms({"data": visits, "sha256": hash_data(Path(visits))}, with_duration)]
     return [
+        _forms({"data": "geolife"}, with_duration=True),
         Study(
             name="next-location",
             question="Which position helps a pointer to say where someone goes next?",
-            about="GeoLife stays, seven days of history. Each run keeps the weights that did best on the validation days.",
-            task="whence_papers.pointer.next_location.task:NextPlaceTask",
+            about="GeoLife stays, seven days of history, the day of the next visit known. Each run keeps the weights that did "
+            "best on the validation days.",
+            task=TASK,
             task_settings={"data": "geolife"},
             model=MODEL,
             arms=ARMS,
@@ -56,8 +72,9 @@ def studies() -> list[Study]:
         Study(
             name="next-place-models",
             question="Does the pointer-generator transformer say better where someone goes next than its LSTM predecessor?",
-            about="The same stays, budget and seeds. The settings were chosen for the transformer alone.",
-            task="whence_papers.pointer.next_location.task:NextPlaceTask",
+            about="The same stays, budget and seeds, the day of the next visit known. The settings were chosen for the "
+            "transformer alone.",
+            task=TASK,
             task_settings={"data": "geolife"},
             model=MODEL,
             arms=MODELS,
@@ -66,3 +83,24 @@ def studies() -> list[Study]:
             decision=Decision(baseline=PREDECESSOR),
         ),
     ]
+
+
+def _forms(data: dict[str, str], with_duration: bool) -> Study:
+    """Both forms of the question on the same visits."""
+    others = ["user", "time", "weekday", *(["duration"] if with_duration else []), "from_end"]
+    return Study(
+        name="next-location-forms",
+        question="Where does someone go next, if the day of the next visit is not known?",
+        about="Seven days of history before the last visit. Test: each arm as trained. Delivered: without the day of the next "
+        "visit, as whence predict has it. Each run keeps the weights that did best on the validation days.",
+        task=TASK,
+        task_settings=data | {"window": "last"},
+        model=MODEL,
+        arms=(
+            Arm("day known", RECENCY, {"reads": [*others, "ago"]}),
+            Arm("day unknown", RECENCY, {"reads": [*others, "before_last"]}),
+        ),
+        seeds=SEEDS,
+        budget=BUDGET,
+        decision=Decision(baseline="day known", split="delivered"),
+    )

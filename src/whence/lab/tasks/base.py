@@ -127,6 +127,10 @@ class Task(ABC):
     #: arguments that only choose splits: training stays the same, and so do the inputs of each split while ``settings`` are equal
     evaluation_settings: tuple[str, ...] = ()
     lengths: tuple[int, ...] | None = None  # chosen lengths of the evaluation, as multiples of the trained length
+    #: whether a study also delivers its weights: runs that have a record and no weights are trained again
+    needs_weights: bool = False
+    #: whether evaluations also have the running score on the training batches since the last one, with dropout
+    tracks_training: bool = False
 
     @property
     def higher_is_better(self) -> bool:
@@ -195,6 +199,11 @@ class Task(ABC):
         A table has ``kind="table"``, ``title``, ``head``, ``rows`` of texts and ``note``; a chart has ``kind="lines"``,
         ``title``, ``x``, ``y``, ``lines`` (arm, seed, points) and ``note``.
         """
+        return []
+
+    @staticmethod
+    def remarks(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[str]:
+        """Sentences that belong to the verdict beside the comparison, from each arm's records and the baselines."""
         return []
 
     @abstractmethod

@@ -104,6 +104,9 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
     if changes:
         lines += ["Planned when results existed:", *_list_items(changes, width)]
     for study in studies:
+        if study.get("remarks"):
+            lines += [f"Beside the comparison {describe_place(study)}:", *_list_items(study["remarks"], width)]
+    for study in studies:
         if not study.get("comparison"):
             lines += verdict_lines(study)
     return [line.replace("\u00a0", " ") for line in lines]

@@ -192,7 +192,8 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
         rest = items[MAX_VERDICTS:]
         more = f"<details><summary>{len(rest)} more</summary><ul>{''.join(rest)}</ul></details>"
         items = items[:MAX_VERDICTS]
-    return f"<ul>{''.join(items)}</ul>{more}{rule}"
+    remarks = "".join(f"<p>{html.escape(text)}</p>" for text in study.get("remarks") or [])
+    return f"<ul>{''.join(items)}</ul>{more}{remarks}{rule}"
 
 
 def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -> list[str]:

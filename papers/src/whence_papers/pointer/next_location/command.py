@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,50 +24,68 @@ def predict(
     user: Annotated[list[str] | None, typer.Option(help="User to predict. Repeatable; default: all.")] = None,
     day: Annotated[
         str | None,
-        typer.Option(help="Day of the next visit, as a number or a date. Default: the user's last day."),
+        typer.Option(help="Day of the next visit, as a number or a date, for weights that use it."),
     ] = None,
     top_k: Annotated[int, typer.Option(help="Number of places to list per user.", min=1)] = 5,
-    out: Annotated[Path, typer.Option(help="Image file of the pointer weights.")] = Path("prediction.png"),
+    out: Annotated[
+        Path, typer.Option(help="Image file of the pointer weights, or a CSV file of all predictions.")
+    ] = Path("prediction.png"),
 ) -> None:
-    """Predict the next location of every user in a file of visits, and draw the pointer weights.
+    """Predict the next location of every user in a file of visits, and draw the pointer weights or write a CSV file.
 
     Examples:
 
     whence run next_location
 
-    whence predict results/next-location-*/weights/Recency-*-seed0.safetensors visits.csv
+    whence run next_location --visits visits.csv    (train on these visits instead)
 
-    whence predict model.safetensors visits.csv --user 12 --top-k 10 --out next.png
+    whence predict results/next-location-forms-*/weights/day-unknown-*-seed0.safetensors visits.csv
 
-    The header of visits.csv names user_id, location_id and either time (2024-05-17T08:30) or start_day, start_min and
-    weekday. A column duration, in minutes, is optional. An invalid row is an error that names its line.
+    whence predict model.safetensors visits.csv --user 12 --top-k 10 --out next.csv
+
+    The header of visits.csv names user_id, location_id and either time (2024-05-17T08:30) or start_day, start_min and, if
+    days are not dates, weekday. A column duration, in minutes, is optional. An invalid row is an error that names its line.
+
+    The weights of "day unknown" do not use the day of the next visit; those of other arms do, and need --day for the
+    reported accuracy. Users that cannot be predicted are named and skipped.
     """
     from whence.records import replace_file
     from whence.report.image_files import require_image_path
     from whence_papers.pointer.next_location.figures import MAX_USERS_DRAWN, prediction_figure
     from whence_papers.pointer.next_location.predictor import Predictor
-    from whence_papers.pointer.next_location.visits import parse_day, read_visits
+    from whence_papers.pointer.next_location.visits import describe_time_zones, parse_day, read_visits
 
-    require_image_path(out)
+    to_csv = out.suffix.lower() == ".csv"
+    if to_csv:
+        require_csv_path(out)
+    else:
+        require_image_path(out)
+    when = None if day is None else parse_day(day)
     all_visits = read_visits(visits, "whence predict")
     users = list(dict.fromkeys(visit.user for visit in all_visits))
-    missing = sorted(set(user or []) - set(users))
-    if missing:
+    absent = {name: f"no visit in {visits.name}" for name in user or () if name not in users}
+    if user and len(absent) == len(set(user)):
         names = ", ".join(users[:10]) + (", ..." if len(users) > 10 else "")
-        raise usage_error("--user", ", ".join(missing), f"the users of {visits.name} are {names}", "name one of them")
-    when = None if day is None else parse_day(day)
+        raise usage_error("--user", ", ".join(absent), f"the users of {visits.name} are {names}", "name one of them")
     selected = [visit for visit in all_visits if not user or visit.user in user]
     predictor = Predictor.from_weights(weights, "whence predict")
     predictions = predictor.predict(selected, when, top_k)
-    for one in predictions:
+    skipped = absent | predictor.skipped_users(selected, when)
+    for one in predictions if not to_csv else ():
         print("\n".join(format_prediction(one)))
-    with replace_file(out) as part:
-        prediction_figure(predictions).savefig(part, dpi=150, format=out.suffix[1:].lower())
-    skipped = predictor.skipped_users(selected, when)
+    for note in (describe_time_zones(selected), describe_day(predictions)):
+        if note:
+            print(note, file=sys.stderr)
     for name, reason in list(skipped.items())[:MAX_SKIPPED_LISTED]:
         print(f"skipped {name}: {reason}", file=sys.stderr)
-    if len(skipped) > MAX_SKIPPED_LISTED:
-        print(f"skipped {len(skipped) - MAX_SKIPPED_LISTED} more users", file=sys.stderr)
+    if rest := list(skipped)[MAX_SKIPPED_LISTED:]:
+        print(f"skipped {_count(len(rest), 'more user')}: {', '.join(rest)}", file=sys.stderr)
+    if to_csv:
+        write_csv(out, predictions, skipped)
+        print(f"predictions of {_count(len(predictions), 'user')}: {out}")
+        return
+    with replace_file(out) as part:
+        prediction_figure(predictions).savefig(part, dpi=150, format=out.suffix[1:].lower())
     left_out = len(predictions) - MAX_USERS_DRAWN
     note = (
         f" (the first {MAX_USERS_DRAWN} of {len(predictions)} users; select others with --user)" if left_out > 0 else ""
@@ -73,11 +93,45 @@ def predict(
     print(f"image: {out}{note}")
 
 
+def require_csv_path(path: Path) -> None:
+    """Reject a path that is a folder or lies in none."""
+    if path.is_dir() or not path.parent.is_dir():
+        rule = "it must be a file in an existing folder"
+        raise usage_error("--out", str(path), rule, "create the folder, or name another")
+
+
+def write_csv(path: Path, predictions: Sequence[Prediction], skipped: Mapping[str, str]) -> None:
+    """Write every prediction, one row for each place, and one row with a note for each skipped user. Dates are ISO dates."""
+    from whence.records import replace_file
+    from whence_papers.pointer.next_location.visits import day_cell
+
+    with replace_file(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(("user_id", "day", "next_day", "rank", "location_id", "probability", "note"))
+        for one in predictions:
+            note = "" if one.known else "user not in training"
+            for rank, (place, share) in enumerate(one.places, 1):
+                rows.writerow((one.user, day_cell(one.day), one.next_day, rank, place, f"{share:.6f}", note))
+        for name, reason in skipped.items():
+            rows.writerow((name, "", "", "", "", "", f"skipped: {reason}"))
+
+
+def describe_day(predictions: Sequence[Prediction]) -> str:
+    """A sentence if the model needs the day of the next visit and it was not given; empty otherwise."""
+    if not any(one.next_day == "assumed" for one in predictions):
+        return ""
+    return (
+        "These weights use the day of the next visit, and the day of the last visit stands in for it. The accuracy is that of "
+        "the split delivered, below the reported one; pass --day, or weights of the arm 'day unknown'."
+    )
+
+
 def format_prediction(one: Prediction) -> list[str]:
     """Format the prediction of one user: the history, the places, and the visits with the largest pointer weights."""
     from whence_papers.pointer.next_location.visits import format_day
 
-    heading = f"{one.user}: next location on {format_day(one.day)}, from {_count(len(one.history), 'visit')}"
+    when = {"given": "on", "assumed": "assumed on", "unknown": "after the last visit on"}[one.next_day]
+    heading = f"{one.user}: next location {when} {format_day(one.day)}, from {_count(len(one.history), 'visit')}"
     if one.before:
         heading += f"; {_count(one.before, 'older visit')} ignored"
     if not one.known:

@@ -15,6 +15,7 @@ from whence.errors import require_package
 from whence.lab.results import load_arm_records, load_study
 from whence.statistics import Interval, Summary, cluster_proportion, summary
 from whence_papers.pointer.next_location.predictor import Prediction
+from whence_papers.pointer.next_location.remarks import finished_runs, mean_accuracy, next_day
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,15 +53,12 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def report_panels(runs: Runs, baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Panels of the report: four tables of the test split, the generated shares, and the learned bias and scale."""
-    finished = {
-        arm: [record for record in arm_records if record["result"]["status"] == "done"]
-        for arm, arm_records in runs.items()
-    }
-    finished = {arm: arm_records for arm, arm_records in finished.items() if arm_records}
+    """Panels of the report: tables of the test split, the form of each arm, generated shares, learned bias and scale."""
+    finished = finished_runs(runs)
     simple = {name: row for name, row in baselines.items() if "metrics" in row}
     tables = [_metric_table(finished, simple, *counting) for counting in METRIC_TABLES]
-    tables += [_counting_table(finished, simple), _uncertainty_table(finished, simple), _generated_table(finished)]
+    tables += [_counting_table(finished, simple), _form_table(finished), _uncertainty_table(finished, simple)]
+    tables.append(_generated_table(finished))
     panels = [*tables, learned_bias_panel(finished), learned_scale_panel(finished)]
     return [one for one in panels if one["rows" if one["kind"] == "table" else "lines"]]
 
@@ -141,6 +139,25 @@ def _counting_table(runs: Runs, simple: Mapping[str, Any]) -> dict[str, Any]:
         "kind": "table", "title": "Acc@1 in four ways of counting", "head": ["", *COUNTINGS.values()], "rows": rows,
         "note": "All locations that do not occur in training share one id. A pointer can copy it; a generator never learns it. The source's counting "
         "rewards that. The other countings exclude these answers or give every user the same weight.",
+    }  # fmt: skip
+
+
+def _form_table(runs: Runs) -> dict[str, Any]:
+    """Which arms know the day of the next visit, with Acc@1 as trained and as delivered."""
+    rows = []
+    for arm, arm_records in runs.items():
+        values = [
+            mean_accuracy(arm_records, split, counting)
+            for split in ("test", "delivered")
+            for counting in ("all", "seen")
+        ]
+        rows.append([arm, next_day(arm_records[0]), *(MISSING if one is None else f"{one:.2f}" for one in values)])
+    return {
+        "kind": "table", "title": "Day of the next visit: what is reported and what is delivered", "rows": rows,
+        "head": ["", "day of the next visit", "as trained", "as trained, answers in training", "as delivered",
+                 "as delivered, answers in training"],
+        "note": "Acc@1 in percent, mean over seeds. As trained: the split test. As delivered: what whence predict has without "
+        "--day, where the day of the last visit stands in for that of the next. The source knows the day.",
     }  # fmt: skip
 
 

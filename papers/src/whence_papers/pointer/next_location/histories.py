@@ -4,6 +4,10 @@ The rule is that of the published GeoLife sequences. Each user's days are split 
 question if at least ``days`` days of that part precede it and its history (the visits of the ``days`` days before its own
 day) holds at least three visits. Places that do not occur in training share one id, ``UNKNOWN``.
 
+The published rule counts the days of a history back from the day of the next visit (``window="next"``). A prediction does
+not know that day. ``window="last"`` has the same questions and counts back from the day of the last visit, so that its
+histories hold at least the same visits.
+
 Data sets in the folder of WHENCE_DATA: GeoLife (Zheng et al. 2010), stays of 45 users, detected and clustered with
 trackintel by Hong et al. (arXiv 2212.01953). Foursquare in New York (Yang et al. 2015), check-ins of 535 users, split by
 Wang et al. (arXiv 2308.15197), in which places that do not occur in training already share one id.
@@ -111,22 +115,36 @@ class Histories:
         return self.target - self.first
 
     def batch(self, rows: Tensor) -> Batch:
-        """A batch of questions, padded on the right to the longest history."""
+        """A batch of questions, padded on the right to the longest history. ``extras["ago"]`` shows the day of the target."""
         day = self.table.day[self.target[rows]]
         batch = gather_histories(self.table, self.first[rows], self.lengths[rows], day)
         return Batch(batch.tokens, self.table.place[self.target[rows]], batch.key_mask, batch.extras)
 
 
 def gather_histories(table: Table, first: Tensor, lengths: Tensor, day: Tensor) -> Batch:
-    """Gather histories that begin at ``first``, relative to ``day``. The targets are empty."""
+    """Gather histories that begin at ``first``, relative to ``day``, the day of the next visit. The targets are empty."""
     here = torch.arange(int(lengths.max()))
     key_mask = here < lengths[:, None]
     places = (first[:, None] + here).clamp(max=len(table.place) - 1)
     columns = {name: getattr(table, name)[places] * key_mask for name in ("place", "time", "weekday", "duration")}
     # days ago, 1 for the same day; 0 is padding
     ago = (day[:, None] - table.day[places] + 1) * key_mask
+    before_last = (table.day[first + lengths - 1][:, None] - table.day[places] + 1) * key_mask
     tokens = columns.pop("place")
-    return Batch(tokens, tokens.new_empty(0), key_mask, {**columns, "ago": ago, "user": table.user[first]})
+    extras = {**columns, "ago": ago, "before_last": before_last, "user": table.user[first]}
+    return Batch(tokens, tokens.new_empty(0), key_mask, extras)
+
+
+def trim_to_next_day(batch: Batch, days: int) -> Batch:
+    """Drop the visits more than ``days`` days before the day of the next visit: from ``window="last"`` to ``"next"``."""
+    assert batch.key_mask is not None
+    dropped = (batch.extras["ago"] > days + 1).sum(1, keepdim=True)  # the oldest visits; padding has 0
+    lengths = batch.key_mask.sum(1, keepdim=True) - dropped
+    here = torch.arange(int(lengths.max()), device=lengths.device)
+    key_mask = here < lengths
+    places = (here + dropped).clamp(max=batch.tokens.shape[1] - 1)
+    moved = {name: x if x.ndim == 1 else x.gather(1, places) * key_mask for name, x in batch.extras.items()}
+    return Batch(batch.tokens.gather(1, places) * key_mask, batch.targets, key_mask, moved)
 
 
 def split_by_days(visits: Iterable[Visit]) -> dict[str, list[Visit]]:
@@ -150,17 +168,26 @@ def split_by_days(visits: Iterable[Visit]) -> dict[str, list[Visit]]:
     return parts
 
 
-def build_histories(visits: Sequence[Visit], numbers: LocationIds, days: int = 7) -> Histories:
-    """Build every question of one part by the rule in the module docstring."""
+WINDOWS = ("next", "last")
+
+
+def build_histories(visits: Sequence[Visit], numbers: LocationIds, days: int = 7, window: str = "next") -> Histories:
+    """Build every question of one part by the rule in the module docstring.
+
+    Args:
+        window: the visit from whose day the days of a history count back, ``"next"`` or ``"last"``.
+    """
     first, target = [], []
-    begin, start = 0, 0  # first visit of the user and of the window
+    begin, start, longer = 0, 0, 0  # first visit of the user, and of the window of each kind
     for at, visit in enumerate(visits):
         if at == 0 or visit.user != visits[at - 1].user:
-            begin = start = at
+            begin = start = longer = at
         while visits[start].day < visit.day - days:
             start += 1
+        while longer < at and visits[longer].day < visits[at - 1].day - days:
+            longer += 1
         if visit.day - visits[begin].day >= days and at - start >= SHORTEST:
-            first.append(start)
+            first.append(start if window == "next" else longer)
             target.append(at)
     return Histories(Table.from_visits(visits, numbers), torch.tensor(first).long(), torch.tensor(target).long())
 

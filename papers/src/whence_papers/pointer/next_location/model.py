@@ -48,8 +48,11 @@ from whence_papers.pointer.pointer_generator.model import (
     EncodedSources,
 )
 
-#: input features of a visit besides its place; the model sums one embedding for each
+#: input features of a visit besides its place; the model sums one embedding for each. ``ago`` counts days back from the
+#: day of the next visit, as in the source
 READS = ("user", "time", "weekday", "duration", "ago", "from_end")
+#: all features: ``before_last`` counts days back from the last visit, for a model that does not know the day of the next one
+FEATURES = (*READS, "before_last")
 CHOICES = {
     "body": ("transformer", "lstm"),
     # how the output is formed: a gate mixes generation and copying, each has half, or only one of them exists
@@ -68,7 +71,7 @@ class NextPlaceSpec:
         days: length of a history in days.
         context: longest history with positions of its own; older visits share the last position.
         embed_dim, heads, layers, ffn_dim, dropout: of the encoder; an LSTM has ``ffn_dim`` units, no heads and one layer.
-        reads: input features of a visit besides its place, some of ``READS``.
+        reads: input features of a visit besides its place, some of ``FEATURES``.
         answers: ``"gate"``, ``"halves"``, ``"generate"`` or ``"copy"``.
         pointer: ``"dot"``, which takes a Position, or ``"additive"``, which takes none.
         encoder: mechanism inside the encoder, as text.
@@ -110,11 +113,11 @@ class NextPlaceSpec:
                 "the LSTM pointer-generator has an additive pointer, answers='gate' or 'generate', and no position",
                 'pass pointer="additive" and leave the other settings out',
             )
-        if not set(self.reads) <= set(READS) or len(set(self.reads)) < len(self.reads):
+        if not set(self.reads) <= set(FEATURES) or len(set(self.reads)) < len(self.reads):
             raise usage_error(
                 "NextPlaceSpec(reads=...)",
                 repr(self.reads),
-                f"reads holds some of {', '.join(READS)}, each once",
+                f"reads holds some of {', '.join(FEATURES)}, each once",
                 "correct the list",
             )
 
@@ -122,7 +125,7 @@ class NextPlaceSpec:
         """Number of ids of each input feature; 0 is padding or unknown."""
         every = {
             "user": self.users + 1, "time": TIMES + 1, "weekday": 8, "duration": DURATIONS + 1, "ago": self.days + 2,
-            "from_end": self.context + 1,
+            "from_end": self.context + 1, "before_last": self.days + 2,
         }  # fmt: skip
         return {name: every[name] for name in self.reads}
 

@@ -1,4 +1,9 @@
-"""Predict the next location of every user from trained weights and a file of visits."""
+"""Predict the next location of every user from trained weights and a file of visits.
+
+A model was trained with the day of the next visit or without it, and its weights say which. Without the day nothing else is
+needed. With it the day must be given; if it is not, the day of the user's last visit stands in for it, which is less accurate
+than the reported figures of that form.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,14 @@ import torch
 from whence.errors import usage_error
 from whence.lab import checkpoints
 from whence.lab.arms import Arm
-from whence_papers.pointer.next_location.histories import PADDING, UNKNOWN, LocationIds, Table, gather_histories
+from whence_papers.pointer.next_location.histories import (
+    PADDING,
+    SHORTEST,
+    UNKNOWN,
+    LocationIds,
+    Table,
+    gather_histories,
+)
 from whence_papers.pointer.next_location.model import NextPlaceModel, NextPlaceSpec, build_next_place
 from whence_papers.pointer.next_location.visits import Visit, format_day, sort_by_time
 
@@ -25,7 +37,8 @@ class Prediction:
 
     user: str
     known: bool  # whether the user occurs in training
-    day: int  # day of the predicted visit
+    day: int  # day of the predicted visit; of the last visit if the day of the next one is not known
+    next_day: str  # how the day is known: "given", "assumed" (the day of the last visit) or "unknown" (not used)
     history: tuple[Visit, ...]  # visits that the model reads
     before: int  # number of older visits, which the model ignores
     weights: tuple[float, ...] | None  # pointer weight of each visit; None without a pointer
@@ -40,6 +53,7 @@ class Predictor:
     model: NextPlaceModel
     numbers: LocationIds
     days: int
+    next_day: str = "known"  # whether the model was trained with the day of the next visit: "known" or "unknown"
 
     @classmethod
     def from_weights(cls, path: Path, subject: str) -> Predictor:
@@ -56,13 +70,21 @@ class Predictor:
         arm = next(arm for arm in about["spec"]["arms"] if arm["name"] == about["arm"])
         model = build_next_place(NextPlaceSpec(**metadata["spec"]), Arm(**arm), 0)
         checkpoints.load_weights(path, model)
-        return cls(model.eval(), LocationIds(tuple(metadata["places"]), tuple(metadata["users"])), metadata["days"])
+        numbers = LocationIds(tuple(metadata["places"]), tuple(metadata["users"]))
+        return cls(model.eval(), numbers, metadata["days"], metadata.get("next_day", "known"))
 
     def predict(self, visits: Sequence[Visit], day: int | None = None, top_k: int = 5) -> list[Prediction]:
-        """Predict the next place of every user for a visit on ``day``; by default on the day of the user's last visit.
+        """Predict the next place of every user, for a visit on ``day`` if the model was trained with that day.
 
-        Users whose history does not fit ``day`` are left out (``skipped_users`` lists them). If none is left, it is an error.
+        Users that cannot be predicted are left out (``skipped_users`` lists them). If none is left, it is an error.
         """
+        if day is not None and self.next_day == "unknown":
+            raise usage_error(
+                "--day",
+                format_day(day),
+                "these weights were trained without the day of the next visit",
+                "leave out --day, or pass weights of an arm that knows the day",
+            )
         skipped = self.skipped_users(visits, day)
         predictions = [
             self._predict_user(user, list(own), day, top_k)
@@ -71,24 +93,28 @@ class Predictor:
         ]
         if not predictions:
             raise usage_error(
-                f"predict(day={day})",
+                "predict" if day is None else f"predict(day={format_day(day)})",
                 ", ".join(f"{user} ({reason})" for user, reason in list(skipped.items())[:3]) or "no visits",
-                f"a prediction needs a visit in the {self.days} days before the day and no visit after it",
-                "pass another day, or later visits",
+                f"a prediction needs {SHORTEST} visits in the {self.days} days before the day and no visit after it",
+                "pass another day, or more visits",
             )
         return predictions
 
     def skipped_users(self, visits: Sequence[Visit], day: int | None) -> dict[str, str]:
         """Users that cannot be predicted for ``day``, with the reason."""
         reasons: dict[str, str] = {}
-        if day is None:
-            return reasons
         for user, own in groupby(sort_by_time(visits), key=lambda visit: visit.user):
-            last = max(visit.day for visit in own)
-            if last > day:
+            days = [visit.day for visit in own]
+            last = max(days)
+            target_day = last if day is None else day
+            recent = sum(one >= target_day - self.days for one in days)
+            if last > target_day:
                 reasons[user] = f"last visit on {format_day(last)}"
-            elif last < day - self.days:
-                reasons[user] = f"no visit in the {self.days} days before {format_day(day)}"
+            elif recent < SHORTEST:
+                count = f"{'no' if recent == 0 else recent} visit{'s' if recent > 1 else ''}"
+                reasons[user] = (
+                    f"{count} in the {self.days} days before {format_day(target_day)}; {SHORTEST} are needed"
+                )
         return reasons
 
     @torch.no_grad()
@@ -102,8 +128,9 @@ class Predictor:
         generated_share = float(output.generated_share[0])
         probabilities = self._probabilities_by_name(output.log_p[0].exp().tolist(), history, weights, generated_share)
         ordered = sorted(probabilities.items(), key=lambda item: -item[1])
+        how = "unknown" if self.next_day == "unknown" else "assumed" if day is None else "given"
         return Prediction(
-            user, user in self.numbers.users, target_day, tuple(history), len(visits) - len(history),
+            user, user in self.numbers.users, target_day, how, tuple(history), len(visits) - len(history),
             None if weights is None else tuple(weights), generated_share, tuple(ordered[:top_k]),
         )  # fmt: skip
 

@@ -1,8 +1,10 @@
 """Visits: who was where, when and for how long, read from CSV files. Errors name every invalid row with its line.
 
-The columns are those of the published GeoLife stays: ``user_id``, ``location_id``, ``start_day`` (a count of days),
-``start_min`` (minute of the day), ``weekday`` (0 is Monday) and, optionally, ``duration`` in minutes. One column ``time``,
-such as 2024-05-17T08:30, can replace the three columns of time. Other columns are ignored.
+The columns are those of the published GeoLife stays: ``user_id``, ``location_id``, ``start_day`` (a count of days or a
+date), ``start_min`` (minute of the day), ``weekday`` (0 is Monday; not needed for dates) and, optionally, ``duration`` in
+minutes. One column ``time``, such as 2024-05-17T08:30, can replace the three columns of time. Other columns are ignored.
+
+Times are local clock times, because habits follow the clock. A time may have a UTC offset; either all have one or none.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from pathlib import Path
@@ -32,6 +35,7 @@ class Visit(NamedTuple):
     minute: int  # of the day
     weekday: int  # 0 is Monday
     duration: float | None = None  # minutes
+    utc_offset: int | None = None  # minutes; None if the file has none
 
 
 def read_visits(path: Path, subject: str) -> list[Visit]:
@@ -56,11 +60,15 @@ def read_visits(path: Path, subject: str) -> list[Visit]:
     rows = _rows(text, bad)
     header = [name.strip() for name in next(rows, (1, []))[1]]
     timed = not bad and _require_columns(path, subject, header)
+    with_offset: dict[int, bool] = {}  # by line
     for line, cells in rows:
         try:
             visits.append(_visit(header, cells, timed))
+            with_offset[line] = visits[-1].utc_offset is not None
         except ValueError as error:
             bad[line] = str(error)
+    bad |= _mixed_offsets(with_offset)
+    bad = dict(sorted(bad.items()))
     if bad:
         raise usage_error(
             subject, f"{path.name} with {_named(bad)}", "every row must be a valid visit", "correct these rows"
@@ -87,6 +95,36 @@ def _rows(text: str, bad: dict[int, str]) -> Iterator[tuple[int, list[str]]]:
             return
         if cells:
             yield line, cells
+
+
+def _mixed_offsets(with_offset: dict[int, bool]) -> dict[int, str]:
+    """The rarer rows by line, if some times have a UTC offset and others do not: they cannot be ordered.
+
+    >>> _mixed_offsets({2: True, 3: False, 4: True})
+    {3: 'no UTC offset, unlike line 2'}
+    """
+    lines = {kind: [line for line, own in with_offset.items() if own == kind] for kind in (True, False)}
+    if not lines[True] or not lines[False]:
+        return {}
+    rarer = len(lines[True]) < len(lines[False])
+    what = f"{'a' if rarer else 'no'} UTC offset, unlike line {lines[not rarer][0]}"
+    return dict.fromkeys(lines[rarer], what)
+
+
+def describe_time_zones(visits: Iterable[Visit]) -> str:
+    """A sentence for visits with several UTC offsets; empty otherwise.
+
+    >>> describe_time_zones([Visit("a", "x", 1, 0, 0, None, 60), Visit("a", "y", 2, 0, 0, None, 120)])
+    'The times have UTC offsets +01:00 (1 visit), +02:00 (1 visit); each is read as the local clock time it shows.'
+    """
+    counts = Counter(visit.utc_offset for visit in visits if visit.utc_offset is not None)
+    if len(counts) < 2:
+        return ""
+    listed = ", ".join(
+        f"{'-' if offset < 0 else '+'}{abs(offset) // 60:02}:{abs(offset) % 60:02} ({n} visit{'' if n == 1 else 's'})"
+        for offset, n in sorted(counts.items())
+    )
+    return f"The times have UTC offsets {listed}; each is read as the local clock time it shows."
 
 
 def _named(bad: dict[int, str]) -> str:
@@ -117,7 +155,12 @@ def sort_by_time(visits: Iterable[Visit]) -> list[Visit]:
     by_user: dict[str, list[Visit]] = {}
     for visit in visits:
         by_user.setdefault(visit.user, []).append(visit)
-    return [v for own in by_user.values() for v in sorted(own, key=lambda v: (v.day, v.minute))]
+    return [v for own in by_user.values() for v in sorted(own, key=_instant)]
+
+
+def _instant(visit: Visit) -> int:
+    """Minutes in UTC, or on the local clock if the visits have no UTC offset."""
+    return visit.day * MINUTES_A_DAY + visit.minute - (visit.utc_offset or 0)
 
 
 def format_day(day: int) -> str:
@@ -127,6 +170,15 @@ def format_day(day: int) -> str:
     ('day 12', '2024-05-17')
     """
     return date.fromordinal(day).isoformat() if day >= FIRST_DATE else f"day {day}"
+
+
+def day_cell(day: int) -> str:
+    """A day as a cell of a table: a date if it is one, otherwise the count of days.
+
+    >>> day_cell(12), day_cell(739023)
+    ('12', '2024-05-17')
+    """
+    return format_day(day).removeprefix("day ")
 
 
 def parse_day(text: str) -> int:
@@ -146,7 +198,7 @@ def parse_day(text: str) -> int:
 def _require_columns(path: Path, subject: str, header: list[str]) -> bool:
     """Check the columns of a file. Returns whether it has one ``time`` column."""
     timed = "time" in header
-    needed = {"user_id", "location_id"} | ({"time"} if timed else {"start_day", "start_min", "weekday"})
+    needed = {"user_id", "location_id"} | ({"time"} if timed else {"start_day", "start_min"})
     missing = sorted(needed - set(header))
     twice = sorted({name for name in header if header.count(name) > 1})
     if missing or twice:
@@ -154,7 +206,7 @@ def _require_columns(path: Path, subject: str, header: list[str]) -> bool:
         raise usage_error(
             subject,
             got,
-            "the header needs user_id, location_id and either time or start_day, start_min and weekday",
+            "the header needs user_id, location_id and either time or start_day, start_min and, unless days are dates, weekday",
             "rename or add these columns",
         )
     return timed
@@ -175,10 +227,22 @@ def _visit(header: list[str], cells: list[str], timed: bool) -> Visit:
         except ValueError:
             raise ValueError(f"time={row['time']!r} is not a date and time") from None
         day, minute, weekday = at.toordinal(), 60 * at.hour + at.minute, at.weekday()
-    else:
-        day = _whole("start_day", row["start_day"], 0, LAST_DAY)
-        minute = _whole("start_min", row["start_min"], 0, MINUTES_A_DAY - 1)
-        weekday = _whole("weekday", row["weekday"], 0, 6)
+        offset = at.utcoffset()
+        utc_offset = None if offset is None else round(offset.total_seconds() / 60)
+        return Visit(row["user_id"], row["location_id"], day, minute, weekday, duration, utc_offset)
+    minute = _whole("start_min", row["start_min"], 0, MINUTES_A_DAY - 1)
+    try:
+        on = date.fromisoformat(row["start_day"]) if "-" in row["start_day"][1:] else None
+    except ValueError:
+        raise ValueError(f"start_day={row['start_day']!r} is not a date") from None
+    day = on.toordinal() if on else _whole("start_day", row["start_day"], 0, LAST_DAY)
+    if on and not row.get("weekday"):
+        return Visit(row["user_id"], row["location_id"], day, minute, on.weekday(), duration)
+    if "weekday" not in row:
+        raise ValueError(f"start_day={row['start_day']!r} is not a date, so a column weekday is needed")
+    weekday = _whole("weekday", row["weekday"], 0, 6)
+    if on and weekday != on.weekday():
+        raise ValueError(f"weekday={weekday}, but {on} has weekday {on.weekday()}")
     return Visit(row["user_id"], row["location_id"], day, minute, weekday, duration)
 
 

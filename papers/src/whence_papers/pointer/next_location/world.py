@@ -123,7 +123,8 @@ class World:
         column = torch.tensor([numbers.place(f"place {place}") for place in range(self.places)])
         rows = []
         for first, target in zip(histories.first.tolist(), histories.target.tolist(), strict=True):
-            past = [names[number - UNKNOWN - 1] for number in table.place[first:target].tolist()]
+            recent = table.day[first:target] >= table.day[target] - self.history
+            past = [names[number - UNKNOWN - 1] for number in table.place[first:target][recent].tolist()]
             person = int(numbers.users[int(table.user[target]) - 1].split()[1])
             part = (int(table.time[target - 1]) - 1) * PARTS_OF_DAY // TIMES
             chance = self.next_probabilities(people, person, part, past)
