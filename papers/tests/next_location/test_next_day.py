@@ -1,7 +1,12 @@
 """The two forms of the question: with the day of the next visit, as in the source, and without it, as a prediction has it."""
 
+import html
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from whence import WhenceError, records
@@ -15,64 +20,80 @@ from whence.lab.tasks import load
 from whence.report.comparison.sentences import summary_lines
 from whence.report.comparison.verdicts import verdict_section
 from whence_papers import FOLDER
-from whence_papers.pointer.next_location.histories import trim_to_next_day
+from whence_papers.pointer.next_location.histories import split_by_days, trim_to_next_day
 from whence_papers.pointer.next_location.predictor import Predictor
 from whence_papers.pointer.next_location.remarks import describe_forms, describe_rules
-from whence_papers.pointer.next_location.visits import Visit
+from whence_papers.pointer.next_location.visits import Visit, read_visits
 from whence_papers.pointer.next_location.world import World
 
 TASK = "whence_papers.pointer.next_location.task:NextPlaceTask"
-OTHERS = ["user", "time", "weekday", "duration", "from_end"]
-STUDY = Study(
-    name="forms",
-    question="where next",
-    task=TASK,
-    task_settings={"data": "world", "window": "last"},
-    model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0},
-    arms=(
-        Arm("day known", "Recency(max_length=32)", {"reads": [*OTHERS, "ago"]}),
-        Arm("day unknown", "Recency(max_length=32)", {"reads": [*OTHERS, "before_last"]}),
-    ),
-    seeds=(0,),
-    budget=Budget(epochs=1, batch_size=128, lr=1e-2, evaluate_every=1, patience=1),
-    decision=Decision(baseline="day known", split="delivered"),
-)
+OTHERS = ["user", "time", "weekday", "from_end"]
+
+
+def own_file(folder, days=80):
+    visits = World(people=3, places=10, days=days).visits()
+    rows = [f"{v.user},{v.place},2024-{1 + v.day // 28:02}-{1 + v.day % 28:02}T{v.minute // 60:02}:{v.minute % 60:02}" for v in visits]  # fmt: skip
+    path = folder / "my.csv"
+    path.write_text("\n".join(["user_id,location_id,time", *rows]))
+    return path
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    outcome = runner.run_study(STUDY, tmp_path_factory.mktemp("results"))
+def study(tmp_path_factory):
+    """Both forms on a small file of visits."""
+    return Study(
+        name="forms",
+        question="where next",
+        task=TASK,
+        task_settings={"data": str(own_file(tmp_path_factory.mktemp("visits"))), "window": "last"},
+        model={"embed_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 16, "dropout": 0.0},
+        arms=(
+            Arm("day known", "Recency(max_length=32)", {"reads": [*OTHERS, "ago"]}),
+            Arm("day unknown", "Recency(max_length=32)", {"reads": [*OTHERS, "before_last"]}),
+        ),
+        seeds=(0,),
+        budget=Budget(epochs=1, batch_size=128, lr=1e-2, evaluate_every=1, patience=1),
+        decision=Decision(baseline="day known", split="delivered"),
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(study, tmp_path_factory):
+    outcome = runner.run_study(study, tmp_path_factory.mktemp("results"))
     assert len(outcome.completed) == 2 and not outcome.problems
     return outcome.folder
 
 
 @pytest.fixture(scope="module")
-def runs(folder):
-    return {run.arm.name: [records.read(folder / run.file_name)] for run in STUDY.runs()}
+def runs(study, folder):
+    return {run.arm.name: [records.read(folder / run.file_name)] for run in study.runs()}
 
 
 def weights(folder, name):
     return next((folder / "weights").glob(f"{name}*.safetensors"))
 
 
-def test_records_say_which_form_and_score_both(runs):
+def test_records_say_which_form_and_score_both(study, runs):
     for arm, (record,) in runs.items():
         assert record["task"]["window"] == "last" and f"day {record['notes']['next_day']}" == arm
         assert set(record["result"]["evaluations"][-1]["splits"]) == {"valid", "test", "delivered"}
     known, unknown = (runs[arm][0]["result"]["evaluations"][-1]["splits"] for arm in runs)
     assert known["test"]["cross_entropy"] != known["delivered"]["cross_entropy"]
     assert unknown["test"] == unknown["delivered"]  # it does not read the day
-    assert "window" not in load(TASK, data="world").settings  # as in the records of the source's form
+    assert (
+        "window" not in load(TASK, data=study.task_settings["data"]).settings
+    )  # as in the records of the source's form
 
 
-def test_scores_as_delivered_are_those_of_predictions(folder):
+def test_scores_as_delivered_are_those_of_predictions(study, folder):
     """The visits of a test question, put to the predictor, get the probabilities that the split delivered is scored by."""
-    task = load(TASK, data="world", window="last")
+    task = load(TASK, **study.task_settings)
     part = task.parts["test"]
     row = int((part.table.day[part.target] > part.table.day[part.target - 1]).nonzero()[3])
     first, target = int(part.first[row]), int(part.target[row])
     user = task.numbers.users[int(part.table.user[target]) - 1]
-    days = sorted(world_visits(user), key=lambda visit: (visit.day, visit.minute))
+    visits = split_by_days(read_visits(Path(study.task_settings["data"]), "test"))["test"]
+    days = [visit for visit in visits if visit.user == user]
     end = next(i for i, v in enumerate(days) if v.day == int(part.table.day[target]) and v.minute // 15 + 1 == int(part.table.time[target]))  # fmt: skip
     for arm in ("day-known", "day-unknown"):
         predictor = Predictor.from_weights(weights(folder, arm), "test")
@@ -80,15 +101,30 @@ def test_scores_as_delivered_are_those_of_predictions(folder):
         assert len(prediction.history) == target - first
         batch = part.batch(torch.tensor([row]))
         extras = {**batch.extras, "ago": batch.extras["before_last"]}
-        log_p = predictor.model(batch.tokens, key_mask=batch.key_mask, extras=extras)[0]
+        log_p = predictor.model(batch.tokens, key_mask=batch.key_mask, extras=extras)[0].detach()
         for name, share in prediction.places:
             assert share == pytest.approx(float(log_p[task.numbers.place(name)].exp()), rel=1e-4)
     trimmed = trim_to_next_day(batch, 7)
     assert trimmed.tokens.shape[1] < batch.tokens.shape[1]  # a day passes between the two visits
 
 
-def world_visits(user):
-    return [visit for visit in World().parts()["test"] if visit.user == user]
+def test_weights_that_are_missing_are_trained_again_and_records_stay(study, folder, tmp_path):
+    """A clone has the committed records and no weights; whence predict needs the weights."""
+    own, run = tmp_path / folder.name, study.runs()[1]
+    shutil.copytree(folder, own)
+    before, kept = (own / run.file_name).read_bytes(), load_file(own / "weights" / run.weights_name)
+    (own / "weights" / run.weights_name).unlink()
+    outcome = runner.run_study(study, tmp_path)
+    assert [one.arm.name for one in outcome.completed] == ["day unknown"] and len(outcome.existing) == 1
+    assert outcome.notes == [f"{run.file_name} has no weights, so the run is trained again; the record stays"]
+    again = load_file(own / "weights" / run.weights_name)
+    assert all(torch.equal(again[name], kept[name]) for name in kept) and (own / run.file_name).read_bytes() == before
+    assert not runner.run_study(study, tmp_path).completed
+    record = records.read(own / run.file_name)
+    stored = record["result"]["evaluations"][-1]["splits"]["delivered"]["value"]
+    record["result"]["evaluations"][-1]["splits"]["delivered"]["value"] = 0.25
+    (note,) = runner.describe_retrained(run, own, record)
+    assert "score 0.2500 on delivered" in note and f"{stored:.4f}" in note
 
 
 def test_a_day_is_refused_by_weights_that_do_not_use_it(folder):
@@ -102,12 +138,12 @@ def test_a_day_is_refused_by_weights_that_do_not_use_it(folder):
     assert [known.predict(visits, day)[0].next_day for day in (None, 739028)] == ["assumed", "given"]
 
 
-def test_the_verdict_names_forms_and_rules(folder, runs):
-    study = collect_study(STUDY, folder)
+def test_the_verdict_names_forms_and_rules(study, folder, runs):
+    study = collect_study(study, folder)
     text = " ".join(study["remarks"])
     assert "known: day known; unknown: day unknown" in text and "(delivered): day known" in text
     shown = verdict_section([study], {})
-    assert all(remark.split(":")[0] in shown for remark in study["remarks"])
+    assert all(html.escape(remark) in shown for remark in study["remarks"])
     assert f"  {study['remarks'][0]}" in summary_lines([study])
     (table,) = [one for one in study["panels"] if one["title"].startswith("Day of the next visit")]
     assert [row[:2] for row in table["rows"]] == [["day known", "known"], ["day unknown", "unknown"]]
@@ -124,7 +160,10 @@ def test_the_rules_are_beaten_only_beyond_the_spread_of_users(runs):
     rule = {"users": {str(user): [20, 10 + user % 2, 10, 3] for user in range(1, 9)}, "metrics": metrics, "value": 0.5}
     first, second = describe_rules({"own": [record]}, {"habit": rule})
     assert "Over all questions the best simple rule is 'habit' with 50.00 %. Above it in points: own (+7.5)" in first
-    assert "On answers that occur in training" in second and "Not shown to be above it: own (-10.0)" in second
+    assert (
+        "On answers that occur in training" in second
+        and "Not shown to be above it for other users: own (-10.0)" in second
+    )
     assert describe_rules({}, {"habit": rule}) == [] == describe_rules({"own": [record]}, {})
 
 
@@ -138,14 +177,6 @@ def test_the_committed_study_of_the_source_says_that_the_day_is_known():
     everything, seen = describe_rules(runs, records.read(folder / "baselines.json")["baselines"])
     assert "'most frequent lately' with 42.00 %" in everything and "'Markov' with 37.65 %" in seen
     assert "no pointer" in everything.partition("Not shown")[2]
-
-
-def own_file(tmp_path, days=80):
-    visits = World(people=3, places=10, days=days).visits()
-    rows = [f"{v.user},{v.place},2024-{1 + v.day // 28:02}-{1 + v.day % 28:02}T{v.minute // 60:02}:{v.minute % 60:02}" for v in visits]  # fmt: skip
-    path = tmp_path / "my.csv"
-    path.write_text("\n".join(["user_id,location_id,time", *rows]))
-    return path
 
 
 def test_own_visits(tmp_path):

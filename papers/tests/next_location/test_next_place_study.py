@@ -1,9 +1,7 @@
 """A study of next places from its spec to its page, its weights and its predictions."""
 
-import copy
 import csv
 import json
-import shutil
 from datetime import date
 
 import pytest
@@ -325,40 +323,6 @@ def test_predictions_as_a_table_name_every_user(folder, tmp_path):
     notes = {row[0]: row[6] for row in table[2:]}
     assert notes["bob"].startswith("skipped: no visit") and "2 visits in the 7 days before 2024-05-29" in notes["ann"]
     assert "existing folder" in str(call(weights(folder, "Recency"), path, "--out", tmp_path / "no/next.csv").exception)
-
-
-def test_weights_that_are_missing_are_trained_again_and_records_stay(folder, tmp_path):
-    """A clone has the committed records and no weights; whence predict needs the weights."""
-    study = Study(**{**vars(STUDY), "arms": STUDY.arms[1:], "decision": Decision(baseline="no pointer")})
-    own = tmp_path / f"{study.name}-{study.hash}"
-    (run,) = study.runs()
-    shutil.copytree(folder, own)
-    records.write(own / "study.json", records.read(own / "study.json") | {"hash": study.hash, "spec": study.spec()})
-    before, kept = (own / run.file_name).read_bytes(), checkpoint(own / "weights" / run.weights_name)
-    assert not runner.run_study(study, tmp_path).completed
-    (own / "weights" / run.weights_name).unlink()
-    outcome = runner.run_study(study, tmp_path)
-    assert [one.arm.name for one in outcome.completed] == ["no pointer"] and (
-        own / run.file_name
-    ).read_bytes() == before
-    assert outcome.notes == [f"{run.file_name} has no weights, so the run is trained again; the record stays"]
-    again = checkpoint(own / "weights" / run.weights_name)
-    assert all(torch.equal(again[name], kept[name]) for name in kept)
-    assert not runner.run_study(study, tmp_path).completed
-    record = records.read(own / run.file_name)
-    other = copy.deepcopy(record)
-    other["result"]["evaluations"][-1]["splits"]["test"]["value"] = 0.25
-    (note,) = runner.describe_retrained(run, own, other)
-    assert (
-        "score 0.2500 on test" in note
-        and f"{record['result']['evaluations'][-1]['splits']['test']['value']:.4f}" in note
-    )
-
-
-def checkpoint(path):
-    from safetensors.torch import load_file
-
-    return load_file(path)
 
 
 def test_weights_of_other_tasks_are_refused(tmp_path):

@@ -97,10 +97,10 @@ def describe_rules(runs: Runs, baselines: Mapping[str, Any]) -> list[str]:
         if above:
             sentence += f" Above it in points: {', '.join(above)}."
         if not_above:
-            sentence += f" Not shown to be above it: {', '.join(not_above)}."
+            sentence += f" Not shown to be above it for other users: {', '.join(not_above)}."
         sentences.append(sentence)
     if sentences:
-        sentences[-1] += " The intervals behind this are over users, at 95 % for all arms together."
+        sentences[-1] += " What is above is decided by intervals over users, at 95 % for all arms together."
     return sentences
 
 
