@@ -42,7 +42,9 @@ def study_commands() -> dict[str, str]:
 
 
 def command_for(claim: dict[str, Any], studies: dict[str, str]) -> str:
-    """The command that makes the record of a claim."""
+    """The command that makes the record of a claim; empty if nothing does."""
+    if not claim["record"]:
+        return studies.get(claim["arguments"].get("study", ""), "")
     if claim["method"] == "compute":
         return f"whence claims --update --source {claim['source']}"
     record = Path(re.split(r", | and ", claim["record"])[0])
@@ -71,7 +73,7 @@ def table(source: dict[str, Any], studies: dict[str, str]) -> str:
     rows: dict[tuple[str, str, str], list[str]] = {}
     for claim in source["claims"]:
         record = short_record(claim)
-        command = command_for(claim, studies) if record else ""
+        command = command_for(claim, studies)
         item = claim["where"].split(";")[0].strip()
         short = claim["id"].removeprefix(f"{source['name']}-")
         rows.setdefault((item, command, record), []).append(f"{SIGNS[claim['verdict']]} {short}")

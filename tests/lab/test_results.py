@@ -127,14 +127,18 @@ def test_where_records_were_made(folder, findings):
     ]  # fmt: skip
 
 
-def test_a_task_shows_its_panels_from_the_records_and_the_simple_rules(folder, monkeypatch):
+def test_a_task_shows_its_panels_and_remarks_from_the_records_and_the_simple_rules(folder, monkeypatch):
     given = []
-    kind = SimpleNamespace(panels=lambda runs, baselines: given.append((runs, baselines)) or ["shown"])
+    kind = SimpleNamespace(
+        panels=lambda runs, baselines: given.append((runs, baselines)) or ["shown"],
+        remarks=lambda runs, baselines: [f"{name}: {len(own)} seeds" for name, own in runs.items()],
+    )
     monkeypatch.setattr(results.tasks, "find_task_class", lambda task: kind)
     facts = task_facts(STUDY, folder)
     monkeypatch.setattr(results, "task_facts", lambda *_: facts)
     monkeypatch.setattr(results, "load_observations", lambda *_, **__: None)
-    assert results.collect_study(STUDY, folder)["panels"] == ["shown"]
+    collected = results.collect_study(STUDY, folder)
+    assert collected["panels"] == ["shown"] and collected["remarks"] == ["none: 2 seeds", "alibi: 2 seeds"]
     ((runs, baselines),) = given
     assert list(runs) == ["none", "alibi"] and [record["seed"] for record in runs["alibi"]] == [3, 5]
     assert list(baselines) == ["chance", "a value of the input", "best possible"]
