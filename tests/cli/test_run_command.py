@@ -83,6 +83,18 @@ def test_a_study_has_no_quick_form(studies):
         whence("run", "compared", "--quick")
 
 
+def test_one_experiment_of_a_file(studies):
+    two = EXPERIMENT.replace("def experiments", "def one").replace("return [", "return ")[:-2] + "\n"
+    two += (
+        "\ndef experiments():\n    from dataclasses import replace\n    return [one(), replace(one(), name='other')]\n"
+    )
+    (studies / "studies/two.py").write_text(two)
+    done = whence("run", "two", "--only", "other")
+    assert done.exit_code == 0 and "other: results/mine/other.json" in done.stdout and "sums:" not in done.stdout
+    with pytest.raises(WhenceError, match=r"--only got others.*two.py has sums, other"):
+        whence("run", "two", "--only", "others")
+
+
 def test_arguments_of_a_study_file_are_options(studies):
     text = "def studies(my_seeds='1', other=None):\n    raise ValueError(f'{my_seeds} and {other}')\n"
     (studies / "studies/own.py").write_text(text)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from whence import WhenceError
 from whence.lab.study_files import load_study_file
 from whence.models import ModelSpec
 from whence.position.catalogue import SHORT_NAMES
@@ -70,10 +69,6 @@ def test_printed_has_one_slope_for_all_heads_beside_the_published_ones():
         same = next(iter(load_studies(other).values()))
         assert (study.budget, study.arms, study.model) == (same.budget, same.arms, same.model)
     assert all(study.task_settings["training_scores"] for study in (encoder, decoder, alibi))
-    path = STUDIES / "speeches_printed.py"
-    assert [study.name for study in load_study_file(path, options={"part": "3"})] == ["speeches-printed-alibi"]
-    with pytest.raises(WhenceError, match=r"--part got '4'.*1, 2, 3"):
-        load_study_file(path, options={"part": "4"})
 
 
 def test_training_scores_are_drawn_in_both_ways():

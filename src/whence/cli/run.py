@@ -40,6 +40,9 @@ def run(
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     folder: Annotated[Path | None, typer.Option(help="Folder with study files. Default: studies.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test of an experiment, in seconds.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Name of one study or experiment of the file. Repeatable; default: all.")
+    ] = None,
     scale: Annotated[str | None, typer.Option(help="Size of a study that has several, such as cpu or gpu.")] = None,
     executor: Annotated[
         str, typer.Option(help="Where runs execute: local, ray, slurm, a plug-in, module:Class or ./file.py:Class.")
@@ -56,7 +59,7 @@ def run(
         records.require_folder("whence run --folder", folder, "study files")
     records.require_output_folder("whence run --out", out)
     path = find_study_file(study, folder or STUDIES_FOLDER)
-    loaded = load_study_file(path, scale, options)
+    loaded = select_by_name(load_study_file(path, scale, options), only or [], path)
     experiments = [one for one in loaded if isinstance(one, Experiment)]
     if experiments:
         if jobs is not None:
@@ -70,6 +73,18 @@ def run(
     studies = [one for one in loaded if isinstance(one, Study)]
     title = studies[0].question if len(studies) == 1 else f"{study}: {len(studies)} studies"
     run_studies(studies, out, jobs, title, executor, shard=shard)
+
+
+def select_by_name(loaded: list[Study | Experiment], names: list[str], path: Path) -> list[Study | Experiment]:
+    """The studies or experiments with these names; all of them without a name."""
+    from whence.plugins import did_you_mean
+
+    known = [one.name for one in loaded]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        rule = f"{path.name} has {', '.join(known)}"
+        raise usage_error("whence run --only", unknown[0], rule, did_you_mean(unknown[0], known, "name one of them"))
+    return [one for one in loaded if not names or one.name in names]
 
 
 def run_experiments(experiments: list[Experiment], out: Path, quick: bool) -> None:

@@ -165,7 +165,7 @@ def run_round(
                 on_failure(run, "failed")
             elif record["result"]["status"] == "done":
                 outcome.completed.append(run)
-                outcome.notes += describe_retrained(run, folder, record)
+                outcome.notes += describe_retrained(run, folder, record) if process_rank() == 0 else []
             else:
                 outcome.diverged.append(run)
                 on_failure(run, "diverged")

@@ -25,7 +25,7 @@ from whence.plugins import STUDIES, did_you_mean, entry_points, require_unique
 #: where study files are looked for by name
 STUDIES_FOLDER = Path("studies")
 #: options of ``whence run`` that every study file has, for suggestions
-COMMON_OPTIONS = ("jobs", "out", "folder", "quick", "scale", "executor", "shard", "help")
+COMMON_OPTIONS = ("jobs", "out", "folder", "quick", "only", "scale", "executor", "shard", "help")
 
 
 def list_study_files(folder: Path) -> dict[str, Path]:

@@ -9,10 +9,9 @@ The source prints training accuracy and training perplexity and does not say how
 both ways: the running mean over the batches of training, with dropout, and the weights in evaluation mode. Parts 1 and 2 are
 the studies of ``speeches_encoder`` (without a mask) and ``speeches_decoder`` with these scores.
 
-``--part 1``, ``2`` or ``3`` selects one part. Part 3 has 30 runs of 100 epochs: 5 hours on two cores, so a GPU is worthwhile.
+The third study has 30 runs of 100 epochs, 5 hours of a CPU core: ``--only speeches-printed-alibi`` selects it.
 """
 
-from whence.errors import usage_error
 from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Study
 from whence_papers.speeches.studies import ADAM, build_decoder_study, build_encoder_study
@@ -20,12 +19,9 @@ from whence_papers.speeches.studies import ADAM, build_decoder_study, build_enco
 SINUSOIDAL = parse_arm("sinusoidal")
 PRESS = Arm("ALiBi, published slopes times 1.1", "Alibi(scale=1.1)")
 PRINTED = tuple(Arm(f"ALiBi, s = {s}", f"Alibi(slope={s})") for s in (1.1, 2.0, 1.0, 0.5))
-PARTS = ("1", "2", "3")
 
 
-def studies(part: str | None = None) -> list[Study]:
-    if part is not None and part not in PARTS:
-        raise usage_error("--part", repr(part), f"the parts are {', '.join(PARTS)}", "choose one of them")
+def studies() -> list[Study]:
     encoder = build_encoder_study(
         "speeches-printed-encoder",
         "How accurate is the encoder on its training sentences over time?",
@@ -57,4 +53,4 @@ def studies(part: str | None = None) -> list[Study]:
         ),
         training_scores=True,
     )
-    return [one for number, one in zip(PARTS, (encoder, decoder, alibi), strict=True) if part in (None, number)]
+    return [encoder, decoder, alibi]

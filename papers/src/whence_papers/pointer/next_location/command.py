@@ -35,7 +35,7 @@ def predict(
 
     Examples:
 
-    whence run next_location
+    whence run next_location --only next-location-forms
 
     whence run next_location --visits visits.csv    (train on these visits instead)
 
