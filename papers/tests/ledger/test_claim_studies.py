@@ -11,9 +11,8 @@ from whence.errors import WhenceError
 from whence.lab import checkpoints, tasks
 from whence.lab.arms import Arm
 from whence.lab.data.tokenizers import WordTokenizer
-from whence.lab.observe import weights_path
 from whence.lab.study import Budget, Decision, Study
-from whence.lab.study_folder import study_folder, write_spec
+from whence.lab.study_folder import study_folder, weights_path, write_spec
 from whence.lab.study_task import build_model
 from whence.lab.tasks.classification import Classification, Items
 from whence_papers import FOLDER

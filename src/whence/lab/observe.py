@@ -12,6 +12,7 @@ from torch import Tensor
 from whence import records
 from whence.lab import checkpoints, tasks
 from whence.lab.study import Run, Study
+from whence.lab.study_folder import weights_path
 from whence.lab.study_task import build_model, load_task
 from whence.models import Decoder, Encoder, attention_maps
 
@@ -39,10 +40,6 @@ def load_observations(study: Study, folder: Path, observe: bool = True) -> dict[
     if len(arms) == len(study.arms):  # an unfinished study is observed again next time
         records.write(path, {"hash": study.hash, "arms": arms})
     return arms
-
-
-def weights_path(run: Run, folder: Path) -> Path:
-    return folder / "weights" / run.weights_name
 
 
 def observe_run(run: Run, task: tasks.Task, folder: Path) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from whence.lab import checkpoints, checks, decisions, tasks, training
 from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
 from whence.lab.executors import Executor, OnProgress, broadcast, open_executor, process_rank, world_size
 from whence.lab.failures import RunFailed, describe_error, find_recent_failure, remove_failure, write_failure
-from whence.lab.observe import weights_path
 from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
 from whence.lab.run_keys import reuse_records, run_key
 from whence.lab.sources import describe_origin, gpu_name, has_same_sources, pin_sources
@@ -30,6 +29,7 @@ from whence.lab.study_folder import (
     find_record_problem,
     study_folder,
     task_facts,
+    weights_path,
     write_baselines,
     write_data_facts,
     write_spec,
@@ -310,7 +310,7 @@ def execute_run(
         return train_run(run, folder, on_progress, origin, deadline)
     path = folder / run.file_name
     with claim_run(run, folder), within_claim or nullcontext():
-        for written in (path, folder / "weights" / run.weights_name, checkpoint_path(run, folder)):
+        for written in (path, weights_path(run, folder), checkpoint_path(run, folder)):
             records.remove_partial_files(written)
         recorded = records.exists(path) and find_record_problem(path, run) is None
         if recorded:

@@ -27,6 +27,11 @@ def checkpoint_path(run: Run, folder: Path) -> Path:
     return folder / "checkpoints" / run.weights_name
 
 
+def weights_path(run: Run, folder: Path) -> Path:
+    """The final weights of a run in its study's folder."""
+    return folder / "weights" / run.weights_name
+
+
 def write_spec(study: Study, folder: Path) -> None:
     """Write study.json, with the command that reruns the study, unless it exists. Its notes follow the last command."""
     path = folder / "study.json"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence.errors import MissingExtra, WhenceError
 from whence.lab import checkpoints, tasks, training
-from whence.lab.observe import weights_path
+from whence.lab.study_folder import weights_path
 from whence.lab.study_task import build_model, load_task
 from whence.models import attention_maps
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence

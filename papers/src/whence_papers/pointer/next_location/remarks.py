@@ -86,7 +86,8 @@ def describe_rules(runs: Runs, baselines: Mapping[str, Any]) -> list[str]:
         if not accuracy:
             continue
         best = max(accuracy, key=lambda name: accuracy[name])
-        above, not_above = [], []
+        above: list[str] = []
+        not_above: list[str] = []
         for arm, own in finished.items():
             gain = gain_over_rule(own, rules[best], split, counting, 1 - LEVEL / len(finished))
             if gain is not None:
