@@ -228,3 +228,26 @@ def test_every_two_positions_are_compared(run_whence, tmp_path):
     assert json.loads(study.read_text())["spec"]["decision"]["family"] == "pairs"
     page = (tmp_path / "build" / "compare" / "report.html").read_text()
     assert "row minus column" in page and "for 3 comparisons" in page
+
+
+def test_translation_with_an_encoder_decoder(run_whence, tmp_path):
+    """The model for pairs from a TOML file and from an option, with BLEU as the metric that decides."""
+    pairs = [{"en": f"a man number {n} sleeps", "de": f"ein mann nummer {n} schläft"} for n in range(20)]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, pairs)))
+    (tmp_path / "mine.toml").write_text(
+        'data = "pairs.jsonl"\nsource_column = "en"\ntarget_column = "de"\narchitecture = "encoder-decoder"\n'
+        'translations = 2\nmetric = "bleu"\nposition = ["none", "rotary"]\nseeds = 1\nsteps = 2\nlayers = 1\n'
+    )
+    done = run_whence("compare", "--config", "mine.toml", "--jobs", "1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("pairs.jsonl, BLEU on test:")
+    record = json.loads(next((tmp_path / "build/compare").glob("*/*seed0.json")).read_text())
+    assert record["task"]["architecture"] == "encoder-decoder"
+    assert {"bleu", "chrf"} <= record["result"]["evaluations"][-1]["splits"]["test"].keys()
+    page = (tmp_path / "build/compare/report.html").read_text()
+    assert "Translations" in page and "chrF" in page and record["notes"]["translations"][0]["reference"] in page
+    wrong = run_whence("compare", "--config", "mine.toml", "--architecture", "encoder")
+    assert wrong.returncode == 2 and "architecture='encoder'" in wrong.stderr and "'encoder-decoder'" in wrong.stderr
+    (tmp_path / "reviews.csv").write_text("text,label\n" + "a,1\nb,2\nc,1\nd,2\n" * 9)
+    wrong = run_whence("compare", "--data", "reviews.csv", "--translations", "3")
+    assert wrong.returncode == 2 and "--translations" in wrong.stderr and "classification of texts" in wrong.stderr

@@ -35,13 +35,16 @@ whence compare --data book.txt --position rotary --position alibi
 
 whence compare --data pairs.jsonl --source-column en --target-column de
 
+whence compare --data pairs.jsonl --source-column en --target-column de --architecture encoder-decoder --translations 200 --metric bleu
+
 whence compare --layers 4 --lr 3e-4 --set schedule=cosine --position rotary --position "alibi; lr=1e-3"
 
 whence compare --sweep lr=1e-3,3e-3,1e-2 --position none --position rotary
 
 whence compare --config mine.toml --jobs 2
 
-Tasks: retrieval, copy, recall, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2.
+Tasks: retrieval, copy, recall, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2,
+multi30k, wmt14.
 
 Positions: {", ".join(SHORT_NAMES)}; or mechanisms with settings, joined by +."""
 
@@ -72,6 +75,19 @@ def compare(
     ] = None,
     source_column: Annotated[str | None, typer.Option(help="Column of --data with the source of each pair.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column of --data with the target of each pair.")] = None,
+    architecture: Annotated[
+        str | None, typer.Option(help="Model for pairs: decoder or encoder-decoder. Default: decoder.")
+    ] = None,
+    cross_position: Annotated[
+        str | None,
+        typer.Option(help="Position in cross-attention of an encoder-decoder: none or same. Default: none."),
+    ] = None,
+    translations: Annotated[
+        int | None, typer.Option(help="Pairs of each split to translate for BLEU and chrF. Default: 0.", min=0)
+    ] = None,
+    num_beams: Annotated[
+        int | None, typer.Option(help="Beams of the translations. Default: 1, greedy search.", min=1)
+    ] = None,
     split_column: Annotated[
         str | None, typer.Option(help="Column of --data with train, validation or test. Default: a stratified split.")
     ] = None,
@@ -90,7 +106,8 @@ def compare(
         bool, typer.Option("--skip-bad-rows", help="Leave out rows of --data that cannot be used, and record them.")
     ] = False,
     metric: Annotated[
-        str | None, typer.Option(help="Metric that decides: accuracy, balanced_accuracy, macro_f1, mcc or perplexity.")
+        str | None,
+        typer.Option(help="Metric that decides: accuracy, balanced_accuracy, macro_f1, mcc, perplexity, bleu or chrf."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds per arm. Default: add seeds until decided.", min=1)
@@ -193,6 +210,10 @@ def compare(
         "label_column": label_column,
         "source_column": source_column,
         "target_column": target_column,
+        "architecture": architecture,
+        "cross_position": cross_position,
+        "translations": translations,
+        "num_beams": num_beams,
         "split_column": split_column,
         "split_seed": split_seed,
         "tokens": tokens,

@@ -14,6 +14,7 @@ PURPOSES = {
     "lab": "tasks, training and studies",
     "hf": "pretrained models",
     "data": "Hugging Face datasets, Parquet files and tokenizer files",
+    "translation": "BLEU and chrF of translations",
     "report": "reports with figures",
     "ray": "runs on a Ray cluster",
     "slurm": "runs on a Slurm cluster",

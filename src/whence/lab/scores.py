@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.lab.tasks.base import compute_metric
 from whence.lab.tasks.baselines import CONSTANT, RULE
-from whence.lab.tasks.metrics import CLASSIFICATION_METRICS
+from whence.lab.tasks.metrics import CLASSIFICATION_METRICS, GENERATION_METRICS
 from whence.statistics import proportion, summary
 
 
@@ -41,7 +41,8 @@ def collect_scores(runs: Mapping[str, Sequence[Mapping[str, Any]]], split: str) 
         ]
         if not rows or not all({"num_targets", "correct", "cross_entropy"} <= row.keys() for row in rows):
             continue
-        metrics = CLASSIFICATION_METRICS if all("confusion" in row for row in rows) else ("accuracy",)
+        metrics = list(CLASSIFICATION_METRICS) if all("confusion" in row for row in rows) else ["accuracy"]
+        metrics += [metric for metric in GENERATION_METRICS if all(metric in row for row in rows)]
         scores[arm] = {
             metric: math.fsum(compute_metric(metric, row) for row in rows) / len(rows)
             for metric in (*metrics, "perplexity")

@@ -19,8 +19,9 @@ from whence.statistics.analysis_plan import FAMILIES, MIN_ALPHA
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("Adam", "AdamW")
 PRECISIONS = ("no", "bf16")
-#: every evaluation records the counts for accuracy and perplexity; one of classification records those for all of them
-METRICS = ("accuracy", "perplexity", "balanced_accuracy", "macro_f1", "mcc")
+#: every evaluation records the counts for accuracy and perplexity; one of classification also those for balanced_accuracy,
+#: macro_f1 and mcc; one that translates has bleu and chrf
+METRICS = ("accuracy", "perplexity", "balanced_accuracy", "macro_f1", "mcc", "bleu", "chrf")
 PERCENT_METRICS = ("accuracy", "balanced_accuracy", "macro_f1")  # shown in percent
 
 

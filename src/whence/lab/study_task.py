@@ -8,6 +8,7 @@ from whence.errors import usage_error
 from whence.lab import tasks
 from whence.lab.study import Run, Study
 from whence.lab.study_labels import label_task
+from whence.lab.tasks.metrics import GENERATION_METRICS
 
 
 def load_task(study: Study) -> tasks.Task:
@@ -21,7 +22,14 @@ def load_task(study: Study) -> tasks.Task:
             f"{label_task(study.task, study.task_settings)} computes {task.metric} itself",
             "leave out metric",
         )
-    if task.num_classes is None and metric not in ("accuracy", "perplexity", task.metric):
+    if metric in GENERATION_METRICS and metric not in (task.metric, *task.generation_metrics):
+        raise usage_error(
+            "Decision(metric=...)",
+            repr(metric),
+            f"{label_task(study.task, study.task_settings)} translates nothing",
+            "set translations (--translations 200) of a task on pairs of texts, or choose another metric",
+        )
+    if task.num_classes is None and metric not in ("accuracy", "perplexity", task.metric, *task.generation_metrics):
         raise usage_error(
             "Decision(metric=...)",
             repr(metric),

@@ -226,6 +226,13 @@ class TuningTask(Task):
     def metric_accumulator(self) -> MetricAccumulator:
         return self.inner.metric_accumulator()
 
+    @property
+    def generation_metrics(self) -> tuple[str, ...]:
+        return self.inner.generation_metrics
+
+    def score_generations(self, model: nn.Module, split: str) -> dict[str, float]:
+        return self.inner.score_generations(model, split)
+
     def train_batch(self, size: int, generator: torch.Generator) -> Batch:
         return self.inner.train_batch(size, generator)
 

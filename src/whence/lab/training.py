@@ -99,15 +99,24 @@ def compute_loss(
     return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum") / total_targets
 
 
+def evaluate_split(task: Task, model: nn.Module, split: str, device: torch.device) -> dict[str, Any]:
+    """The value of the metric on a split, with the counts behind it and the scores of generated texts."""
+    return evaluate(task, model, task.evaluation(split), device, split)
+
+
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, batches: list[Batch], device: torch.device) -> dict[str, Any]:
-    """The value of the metric over some batches, with the counts behind it."""
+def evaluate(
+    task: Task, model: nn.Module, batches: list[Batch], device: torch.device, split: str | None = None
+) -> dict[str, Any]:
+    """The value of the metric over some batches, with the counts behind it. Texts are generated for a named split only."""
     was_training = model.training
     model.eval()
     accumulator = task.metric_accumulator()
     for batch in batches:
         batch = to_device(batch, device)
         accumulator.add(task.logits(model, batch).float(), batch)
+    if split is not None:
+        accumulator.generations = task.score_generations(model, split)
     model.train(was_training)
     return accumulator.result()
 
@@ -117,7 +126,7 @@ def evaluate_weights(model: nn.Module, task: Task, budget: Budget, splits: Itera
     """Evaluate a trained model as ``train`` does at its end."""
     accelerator = build_accelerator(budget)
     ready = accelerator.prepare(model)
-    return {split: evaluate(task, ready, task.evaluation(split), accelerator.device) for split in splits}
+    return {split: evaluate_split(task, ready, split, accelerator.device) for split in splits}
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -223,7 +232,7 @@ def train(
 
     def evaluate_at(step: int, split: str, trained: nn.Module) -> dict[str, Any]:
         try:
-            return evaluate(task, trained, task.evaluation(split), accelerator.device)
+            return evaluate_split(task, trained, split, accelerator.device)
         except NonFiniteHook as error:
             raise DivergenceError(step, f"in the evaluation on {split} {first_clause(error)}", curves) from error
 

@@ -5,10 +5,13 @@ A missing file is an error before any work starts. The error names the file, the
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import lzma
 import os
+import zlib
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 
 from whence.errors import usage_error
@@ -20,6 +23,8 @@ ORIGINS = {
     "wikitext2": "run: python -m whence.lab.data.downloads wikitext2",
     "wikitext103": "run: python -m whence.lab.data.downloads wikitext103",
     "sst2": "run: python -m whence.lab.data.downloads sst2",
+    "multi30k": "run: python -m whence.lab.data.downloads multi30k",
+    "wmt14": "run: python -m whence.lab.data.downloads wmt14",
     "lost_in_the_middle": "put kv-retrieval-75_keys.jsonl.gz and nq-open-oracle.jsonl.gz, as published with arXiv "
     "2307.03172, into its folder lost_in_the_middle",
     "books": "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books",
@@ -96,6 +101,32 @@ def books(subject: str, part: str, characters: int | None = None) -> str:
         raise usage_error(
             subject, f"a damaged {path.name}", "it must be a complete xz file", "download it again"
         ) from None
+
+
+def parallel_text(
+    subject: str, name: str, stem: str, languages: tuple[str, str], count: int = 0
+) -> list[tuple[str, str]]:
+    """The first ``count`` sentence pairs of a part of a data set, or all for 0; two files with one sentence on each line."""
+    sides = []
+    for language in languages:
+        path = data_file(subject, ORIGINS[name], f"{name}/{stem}.{language}.gz")
+        try:
+            with gzip.open(
+                path, "rt", encoding="utf-8", newline="\n"
+            ) as stream:  # other line breaks are part of a sentence
+                sides.append([line.strip() for line in islice(stream, count or None)])
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            raise usage_error(
+                subject, f"a damaged {path.name}", "it must be a complete gzip file", "download it again"
+            ) from None
+    if len(sides[0]) != len(sides[1]):
+        got = (
+            f"{len(sides[0]):,} sentences in {stem}.{languages[0]}.gz and {len(sides[1]):,} in {stem}.{languages[1]}.gz"
+        )
+        raise usage_error(
+            subject, got, "line n of one is the translation of line n of the other", "download both again"
+        )
+    return [(first, second) for first, second in zip(*sides, strict=True) if first and second]
 
 
 def sentiment(subject: str, name: str) -> tuple[list[str], list[int]]:

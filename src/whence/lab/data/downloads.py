@@ -5,6 +5,7 @@ Tasks never download. They read the folder, so that a study does not depend on a
 
 from __future__ import annotations
 
+import gzip
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
@@ -66,6 +67,39 @@ def _wikitext(subject: str, folder: Path, size: int) -> list[Path]:
     return written
 
 
+def _multi30k(subject: str, folder: Path) -> list[Path]:
+    stems = {"train": "train", "val": "validation", "test_2016_flickr": "test"}
+    return _parallel_text(subject, folder / "multi30k", ("bentrevett/multi30k", None), stems)
+
+
+def _wmt14(subject: str, folder: Path) -> list[Path]:
+    stems = {"train": "train", "val": "validation", "test": "test"}
+    return _parallel_text(subject, folder / "wmt14", ("wmt/wmt14", "de-en"), stems)
+
+
+def _parallel_text(subject: str, folder: Path, source: tuple[str, str | None], stems: Mapping[str, str]) -> list[Path]:
+    """Sentence pairs of a Hugging Face dataset as two files for each split; ``stems`` maps our names of the splits to its own."""
+    datasets = require_package("datasets", subject, "lab")
+    written = []
+    for stem, split in stems.items():
+        paths = {language: folder / f"{stem}.{language}.gz" for language in ("en", "de")}
+        if all(path.exists() for path in paths.values()):
+            continue
+        try:
+            rows = datasets.load_dataset(*source, split=split)
+        except Exception as error:  # each library has its own class for connection errors
+            raise _download_error(subject, error) from error
+        lines: dict[str, list[str]] = {language: [] for language in paths}
+        for row in rows:
+            pair = row.get("translation", row)
+            for language, own in lines.items():
+                own.append(" ".join(pair[language].split()))  # a sentence is one line
+        for language, path in paths.items():
+            write_bytes(path, gzip.compress("".join(f"{line}\n" for line in lines[language]).encode(), mtime=0))
+            written.append(path)
+    return written
+
+
 def _sst2(subject: str, folder: Path) -> list[Path]:
     target = folder / "glue" / "SST-2"
     # the published test split has no labels and is not extracted
@@ -107,7 +141,9 @@ def _download_error(subject: str, error: Exception) -> WhenceError:
     )
 
 
-SETS: dict[str, Download] = {"wikitext2": _wikitext2, "wikitext103": _wikitext103, "sst2": _sst2}
+SETS: dict[str, Download] = {
+    "wikitext2": _wikitext2, "wikitext103": _wikitext103, "sst2": _sst2, "multi30k": _multi30k, "wmt14": _wmt14,
+}  # fmt: skip
 
 
 def main(module: str, sets: Mapping[str, Download]) -> None:

@@ -30,6 +30,9 @@ class Tokenizer(Protocol):
     def decode(self, tokens: Iterable[int]) -> list[str]:
         """Each token as printable text, for the axis of a plot."""
 
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        """The text of all tokens, such as a generated one."""
+
 
 class ByteTokenizer:
     """The bytes of UTF-8: a vocabulary of 256 for every text, without unknown tokens.
@@ -46,6 +49,9 @@ class ByteTokenizer:
 
     def decode(self, tokens: Iterable[int]) -> list[str]:
         return [repr(chr(token))[1:-1] if token < 128 else f"\\x{token:02x}" for token in tokens]
+
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode(errors="replace")
 
 
 class WordTokenizer:
@@ -91,6 +97,10 @@ class WordTokenizer:
         names = (self.names[token] for token in tokens)
         return [name if name.isprintable() else repr(name)[1:-1] for name in names]  # a newline may be a word
 
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        """Words with spaces between them, since the spaces of the text are not tokens; characters without."""
+        return ("" if self.pattern is CHARACTERS else " ").join(self.names[token] for token in tokens)
+
 
 #: a character, including line breaks
 CHARACTERS = re.compile(r".", re.DOTALL)
@@ -125,6 +135,9 @@ class TokenizerFile:
         names = (self.tokenizer.decode([token], skip_special_tokens=False) for token in tokens)
         return [name if name and name.isprintable() else repr(name)[1:-1] or "<empty>" for name in names]
 
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(tokens))
+
 
 class ReservedTokenizer:
     """Another tokenizer after some reserved tokens, such as padding.
@@ -144,6 +157,11 @@ class ReservedTokenizer:
     def decode(self, tokens: Iterable[int]) -> list[str]:
         first = len(self.reserved)
         return [self.reserved[t] if t < first else self.tokenizer.decode([t - first])[0] for t in tokens]
+
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        """The text without reserved tokens."""
+        first = len(self.reserved)
+        return self.tokenizer.decode_text([token - first for token in tokens if token >= first])
 
 
 def build_tokenizer(tokens: str, train: Iterable[str], limit: int | None = None) -> Tokenizer:

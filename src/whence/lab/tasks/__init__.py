@@ -16,6 +16,7 @@ from whence.lab.tasks.classification import Sources, Sst2
 from whence.lab.tasks.files import FILE_TASKS
 from whence.lab.tasks.generated import Copying, Recall, Retrieval
 from whence.lab.tasks.language_modelling import Books, Topics, WikiText2, WikiText103
+from whence.lab.tasks.translation import Multi30k, Wmt14
 from whence.plugins import TASKS as GROUP
 from whence.plugins import (
     complete_reference,
@@ -52,6 +53,8 @@ TASKS: dict[str, TaskInfo] = {
     "wikitext103": TaskInfo(WikiText103, False, "language modelling on a hundred million words of Wikipedia"),
     "books": TaskInfo(Books, False, "language modelling on public-domain books"),
     "sst2": TaskInfo(Sst2, False, "sentiment of film reviews"),
+    "multi30k": TaskInfo(Multi30k, False, "translation of image descriptions, English to German"),
+    "wmt14": TaskInfo(Wmt14, False, "translation of news, English to German"),
 }
 
 

@@ -7,13 +7,9 @@ seeds share it. The vocabulary comes from the training part. A row that cannot b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from whence.errors import usage_error
 from whence.lab.data import hub, text_files
@@ -21,21 +17,11 @@ from whence.lab.data.corpora import content_hash
 from whence.lab.data.rows import report_bad_rows
 from whence.lab.data.splits import describe_lengths
 from whence.lab.data.tokenizers import PAD, TOKENS, ReservedTokenizer, WordTokenizer, build_tokenizer, token_unit
-from whence.lab.tasks.base import (
-    IGNORE_INDEX,
-    Batch,
-    Task,
-    evaluation_batch_size,
-    named_generator,
-    require_at_least,
-    to_ints,
-)
-from whence.lab.tasks.baselines import BigramModel, token_baselines
+from whence.lab.tasks.base import Task, require_at_least
 from whence.lab.tasks.classification import Classification, Items
 from whence.lab.tasks.file_rows import Rows, load_table, require_same_data, sort_labels, unknown_share
 from whence.lab.tasks.language_modelling import LanguageModelling
-
-SEPARATOR, END = "<sep>", "<end>"
+from whence.lab.tasks.pairs import PairsTask, check_pair_settings
 
 
 class LabelledFile(Classification):
@@ -185,15 +171,7 @@ class TextFile(LanguageModelling):
         return super().describe_data() | self._facts
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """The inputs and targets of a part, padded to one length."""
-
-    tokens: Tensor  # [N, T] int32, padding is 0
-    targets: Tensor  # [N, T] int64, IGNORE_INDEX outside the target text
-
-
-class PairsFile(Task):
+class PairsFile(PairsTask):
     """Pairs of texts, such as sentences and their translations; `whence compare --data pairs.jsonl --source-column en
     --target-column de` builds it.
 
@@ -201,9 +179,12 @@ class PairsFile(Task):
 
         a man sleeps <sep> ein mann schläft      targets from the separator on:  ein mann schläft <end>
 
+    With ``architecture="encoder-decoder"`` an encoder reads the source, and the decoder begins with the separator.
+
     Only the target is scored: perplexity per token by default, and with ``metric="accuracy"`` the share of target tokens that are
-    predicted correctly after the correct preceding ones. Position matters because words of the target align with words of the
-    source at changing distances. Both texts share one vocabulary.
+    predicted correctly after the correct preceding ones. With ``translations`` the sources of that many pairs are also
+    translated, and ``metric="bleu"`` or ``"chrf"`` scores the results. Position matters because words of the target align with
+    words of the source at changing distances. Both texts share one vocabulary.
 
     A pair that is longer than the context is cut: the target keeps at least half of the context.
 
@@ -214,16 +195,17 @@ class PairsFile(Task):
         split_column: the column that names the split of each row; without it a random split is made.
         split_seed: seed of that split. Equal sources are in one part.
         tokens: ``words``, ``bytes``, ``characters`` or the path of a ``tokenizer.json``.
-        context: tokens of an input: source, separator and target.
+        context: tokens of an input: source, separator and target; of each side for an encoder-decoder.
         words: largest vocabulary of words or characters.
         skip_bad_rows: leave out rows that cannot be used; the record names them.
         sha256: the hash that the data must have, if it is not empty.
+        architecture: ``decoder`` or ``encoder-decoder``.
+        cross_position: position in cross-attention: ``none``, or the ``same`` as in self-attention.
+        translations: number of pairs of each split that are translated for BLEU and chrF; 0 for none.
+        num_beams: beams of the translations; 1 is greedy search.
     """
 
     name = "pairs_file"
-    kind = "seq2seq"
-    metric = "perplexity"
-    pad = 0
 
     def __init__(
         self,
@@ -237,8 +219,12 @@ class PairsFile(Task):
         words: int = 10_000,
         skip_bad_rows: bool = False,
         sha256: str = "",
+        architecture: str = "decoder",
+        cross_position: str = "none",
+        translations: int = 0,
+        num_beams: int = 1,
     ) -> None:
-        require_at_least(self.name, "context", context, 4)
+        check_pair_settings(self.name, context, architecture, cross_position, translations, num_beams)
         _check_inputs(self.name, path, tokens, words, sha256)
         columns = {
             "--source-column": source_column,
@@ -247,70 +233,11 @@ class PairsFile(Task):
         }
         texts = {"source": source_column, "target": target_column}
         rows = Rows(load_table(path, columns), texts, None, split_column, split_seed, skip_bad_rows)
-        train_texts = (text for example in rows.by_part["train"] for text in example.texts)
-        inner = build_tokenizer(tokens, train_texts, words)
-        self.tokenizer = ReservedTokenizer(inner, [PAD, SEPARATOR, END])
-        self.vocab_size, self.context = self.tokenizer.size, context
-        encoded = {
-            part: [tuple(self.tokenizer.encode(text).tolist() for text in example.texts) for example in own]
-            for part, own in rows.by_part.items()
-        }
-        self.parts = {part: _pad_pairs(own, context) for part, own in encoded.items()}
-        self.validation = "validation" if "validation" in self.parts else None
-        hashed = [text for own in rows.by_part.values() for e in own for text in e.texts]
+        pairs = {part: [(e.texts[0], e.texts[1]) for e in own] for part, own in rows.by_part.items()}
+        hashed = [text for own in pairs.values() for pair in own for text in pair]
         settings = _record_settings(path, tokens, words, split_column, split_seed, rows.bad_rows, hashed)
-        self.settings = {"task": self.name, "context": context} | settings
-        totals = [len(source) + len(target) + 1 for own in encoded.values() for source, target in own]
-        unknown = {part: [text for pair in own for text in pair] for part, own in encoded.items()}
-        self._facts = rows.facts(labels=False) | {
-            "lengths": describe_lengths(totals, context, f"{token_unit(tokens)} of source, separator and target"),
-            "unknown": unknown_share(inner, unknown, 1 + 3),  # after the reserved tokens
-            "tokens": _describe_tokens(tokens, self.vocab_size),
-        }
-
-    def hold_out_validation(self) -> None:
-        """A tenth of the training pairs, drawn at random, becomes the validation split."""
-        train = self.parts["train"]
-        count = len(train.tokens)
-        require_at_least(self.name, "training pairs", count, 2)
-        order = torch.randperm(count, generator=named_generator(self.name, "validation"))
-        held_out, rest = order[: max(1, count // 10)], order[max(1, count // 10) :]
-        parts = {"train": rest, "validation": held_out}
-        self.parts = self.parts | {part: Pairs(train.tokens[rows], train.targets[rows]) for part, rows in parts.items()}
-        self.validation = "validation"
-
-    def splits(self) -> dict[str, int]:
-        return {part: self.context for part in self.parts if part != "train"}
-
-    def train_batch(self, size: int, generator: torch.Generator) -> Batch:
-        train = self.parts["train"]
-        return _pairs_batch(train, torch.randint(len(train.tokens), (size,), generator=generator))
-
-    def epoch(self, size: int, generator: torch.Generator) -> Iterator[Batch]:
-        train = self.parts["train"]
-        for rows in torch.randperm(len(train.tokens), generator=generator).split(size):
-            yield _pairs_batch(train, rows)
-
-    def evaluation(self, split: str) -> list[Batch]:
-        rows, pairs = evaluation_batch_size(self.split_length(split)), self.parts[split]
-        return [_pairs_batch(pairs, chosen) for chosen in torch.arange(len(pairs.tokens)).split(rows)]
-
-    def decode(self, tokens: Tensor | Iterable[int]) -> list[str]:
-        return self.tokenizer.decode(to_ints(tokens))
-
-    def baselines(self) -> dict[str, Any]:
-        """Models of the target alone: an arm that does not beat the bigram model does not use the source."""
-        train = self.parts["train"]
-        scored = train.targets != IGNORE_INDEX
-        stream, starts = [], []
-        for row, own in zip(train.targets, scored, strict=True):
-            stream.append(torch.cat([torch.tensor([1]), row[own]]))
-            starts.append(torch.cat([torch.tensor([True]), torch.zeros(int(own.sum()), dtype=torch.bool)]))
-        model = BigramModel(torch.cat(stream), self.vocab_size, torch.cat(starts))
-        return token_baselines(model, {split: self.evaluation(split) for split in self.splits()}, "target token")
-
-    def describe_data(self) -> dict[str, Any]:
-        return self._facts
+        super().__init__(pairs, tokens, context, words, architecture, cross_position, translations, num_beams, settings)
+        self._facts = rows.facts(labels=False) | self._facts
 
 
 def _check_inputs(name: str, path: str, tokens: str, words: int, sha256: str) -> None:
@@ -337,34 +264,6 @@ def _record_settings(
 
 def _describe_tokens(tokens: str, size: int) -> str:
     return f"{token_unit(tokens)}; a vocabulary of {size:,}"
-
-
-def _pad_pairs(pairs: Sequence[tuple[list[int], ...]], context: int) -> Pairs:
-    """Inputs and targets of pairs; the separator is token 1 and the end is token 2.
-
-    >>> padded = _pad_pairs([([7, 8], [9])], 6)
-    >>> padded.tokens.tolist(), padded.targets.tolist()
-    ([[7, 8, 1, 9, 0, 0]], [[-100, -100, 9, 2, -100, -100]])
-    >>> _pad_pairs([([7] * 9, [9] * 9)], 6).tokens.tolist()
-    [[7, 7, 1, 9, 9, 9]]
-    """
-    tokens = torch.zeros(len(pairs), context, dtype=torch.int32)
-    targets = torch.full((len(pairs), context), IGNORE_INDEX)
-    for row, (source, target) in enumerate(pairs):
-        kept_target = target[: context - 1 - min(len(source), (context - 1) // 2)]
-        kept_source = source[: context - 1 - len(kept_target)]
-        sequence = torch.tensor([*kept_source, 1, *kept_target, 2])[: context + 1]
-        first, last = len(kept_source), len(sequence) - 1
-        tokens[row, :last] = sequence[:-1]
-        targets[row, first:last] = sequence[1:][first:]
-        if len(kept_target) < len(target):
-            targets[row, last - 1] = IGNORE_INDEX  # a cut target does not end here
-    return Pairs(tokens, targets)
-
-
-def _pairs_batch(pairs: Pairs, rows: Tensor) -> Batch:
-    longest = int((pairs.tokens[rows] != 0).sum(1).max())  # a causal model never looks at padding, so it is left out
-    return Batch(pairs.tokens[rows, :longest].long(), pairs.targets[rows, :longest])
 
 
 FILE_TASKS: dict[str, type[Task]] = {task.name: task for task in (LabelledFile, TextFile, PairsFile)}

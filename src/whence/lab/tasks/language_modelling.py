@@ -279,6 +279,9 @@ class PretrainedTokenizer:
         names = (self.tokenizer.decode([token]) for token in tokens)
         return [name if name.isprintable() else repr(name)[1:-1] for name in names]
 
+    def decode_text(self, tokens: Sequence[int]) -> str:
+        return self.tokenizer.decode(list(tokens))
+
 
 class OwnText(LanguageModelling):
     """Language modelling on any text in the tokens of a pretrained model, to fine-tune it.

@@ -1,4 +1,4 @@
-"""Metrics of classification from a confusion matrix: rows are true classes, columns are predicted ones."""
+"""Names of metrics, and those of classification from a confusion matrix: rows are true classes, columns are predicted ones."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 #: metrics of classification that follow from the confusion matrix
 CLASSIFICATION_METRICS = ("accuracy", "balanced_accuracy", "macro_f1", "mcc")
+#: metrics of generated texts, from 0 to 100
+GENERATION_METRICS = ("bleu", "chrf")
 
 
 def classification_scores(confusion: Sequence[Sequence[int]]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from whence.report.formatting import NO_VALUE, format_count, format_number, is_f
 from whence.report.html_page import scrollable
 
 MAX_CLASSES = 20  # further ones are summed up
-METRIC_ORDER = ("accuracy", "balanced_accuracy", "macro_f1", "mcc", "perplexity")
+METRIC_ORDER = ("accuracy", "balanced_accuracy", "macro_f1", "mcc", "bleu", "chrf", "perplexity")
 
 
 def data_section(data: Mapping[str, Any]) -> str:

@@ -15,7 +15,13 @@ __all__ = [
     "values_of",
 ]  # fmt: skip
 
-METRIC_NAMES = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro F1", "mcc": "MCC"}
+METRIC_NAMES = {
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "mcc": "MCC",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+}
 
 
 def name_metric(metric: str) -> str:
