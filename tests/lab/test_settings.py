@@ -9,6 +9,8 @@ from whence.lab.arms import Arm
 from whence.lab.default_studies import build_studies
 from whence.lab.settings import parse_arm_table, parse_arm_text, parse_setting, rebase_arm, split_settings
 from whence.lab.study import Run
+from whence.lab.sweeps import parse_sweeps
+from whence.models import PRESETS
 
 
 def test_settings_for_all_arms_and_for_one():
@@ -23,6 +25,17 @@ def test_settings_for_all_arms_and_for_one():
     assert [run.budget.evaluate_every for run in runs] == [10, 10, 2]  # four points of a curve, in steps or epochs
     assert study.task_settings["context"] == 16 and study.task_settings["blocks"] > 0  # the other defaults stay
     assert [arm.name for arm in study.arms] == list(arms) and study.arms[1].position == "Rotary()"
+
+
+def test_a_preset_stands_for_its_settings():
+    arms = ("none", "rotary; preset=qwen3-134m; layers=1")
+    (study,) = build_studies(("topics",), arms, (3,), settings={"layers": 3, "preset": "qwen3-20m", "lr": 5e-4})
+    first, second = (Run(study, arm, 0) for arm in study.arms)
+    assert first.model == {**PRESETS["qwen3-20m"], "layers": 3} and first.budget.lr == 5e-4
+    assert second.model == {**PRESETS["qwen3-134m"], "layers": 1}
+    assert "preset" not in str(study.spec()["model"]) + str([arm["model"] for arm in study.spec()["arms"]])
+    assert parse_arm_table({"position": "none", "preset": "qwen3-20m"}, "").model == PRESETS["qwen3-20m"]
+    assert parse_sweeps(["preset=qwen3-20m,qwen3-134m"]) == {"preset": ("qwen3-20m", "qwen3-134m")}
 
 
 def test_a_context_where_the_task_has_one():
@@ -45,6 +58,9 @@ def test_arms_of_a_toml_file():
         (lambda: split_settings({"layer": 3}, "--config"), r"--config got .*layer\b.*did you mean layers\?"),
         (lambda: split_settings({"vocab_size": 3}, "--config"), r"vocab_size.*leave it out"),
         (lambda: parse_setting("learning_rate=1", "--set"), r"--set got .*learning_rate.*lr"),
+        (lambda: parse_setting("preset=qwen3-20", "--set"), r"--set got preset='qwen3-20'.*did you mean qwen3-20m\?"),
+        (lambda: split_settings({"preset": 3}, "--config"), r"--config got preset=3.*the presets are qwen3-134m"),
+        (lambda: parse_sweeps(["preset=qwen3-20m,nano"]), r"preset='nano'.*the presets are qwen3-134m"),
         (lambda: parse_setting("lr", "--set"), r"--set got 'lr'.*write lr=3e-4"),
         (lambda: parse_arm_text("rotary; lr=1; lr=2"), r"lr twice.*keep one lr="),
         (lambda: parse_arm_text("rotary; warmup=3"), r"unknown setting warmup.*did you mean warmup_steps\?"),

@@ -8,6 +8,7 @@ from small_study import ARMS, build_study
 from whence import WhenceError
 from whence.lab import runner
 from whence.lab.arms import Arm, parse_arm
+from whence.lab.run_keys import run_key, training_key
 from whence.lab.study import Budget, Decision, Study
 from whence.position.expression import ModelDims
 
@@ -63,6 +64,35 @@ def test_invalid_decisions_raise(given):
 def test_invalid_budgets_raise(given):
     with pytest.raises(WhenceError):
         Budget(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"min_lr_ratio": 1.5, "schedule": "cosine"}, r"min_lr_ratio=\.\.\.\) got 1\.5.*set 0\.1"),
+        ({"min_lr_ratio": 0.1}, r"min_lr_ratio=\.\.\.\) got 0\.1 with a constant schedule.*set schedule to cosine"),
+        ({"min_lr_ratio": "x", "schedule": "cosine"}, r"min_lr_ratio=\.\.\.\) got 'x'.*number"),
+        ({"adam_beta2": 1.0}, r"adam_beta2=\.\.\.\) got 1\.0.*set 0\.95"),
+        ({"adam_beta2": float("nan")}, r"adam_beta2=\.\.\.\) got nan.*set 0\.95"),
+        ({"decay_matrices_only": 1}, r"decay_matrices_only=\.\.\.\) got 1.*true or false"),
+        ({"compile": "yes"}, r"compile=\.\.\.\) got 'yes'.*true or false"),
+        ({"warmup_steps": True}, r"warmup_steps=\.\.\.\) got True"),
+    ],
+)
+def test_invalid_settings_of_the_optimizer_are_named(given, message):
+    with pytest.raises(WhenceError, match=message):
+        Budget(steps=1, **given)
+
+
+def test_hashes_of_older_records_stay():
+    """Computed before ModelSpec and Budget had head_dim, norm_type, qk_norm, gated_ffn, min_lr_ratio and adam_beta2."""
+    study = build_study()
+    assert study.hash == "508902cfef2f"
+    assert run_key(study.runs()[0]) == "7078e8616e44e046" and training_key(study.runs()[0]) == "925e4203029cfb51"
+    older = study.spec()
+    for name in ("min_lr_ratio", "adam_beta2", "decay_matrices_only"):
+        del older["budget"][name]
+    assert Study.from_spec(older) == study
 
 
 def test_the_hash_names_all_that_decides():

@@ -46,6 +46,57 @@ def test_feed_forward(activation):
     assert_same(network(x), wanted @ network.out.weight.T + network.out.bias)
 
 
+def test_a_gated_feed_forward_network():
+    network = decoder(activation="silu", gated_ffn=True, bias=False).eval().body.layers[0].feed_forward
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    gate, hidden = x @ network.gate.weight.T, x @ network.into.weight.T
+    assert_same(network(x), (gate * torch.sigmoid(gate) * hidden) @ network.out.weight.T)
+
+
+@pytest.mark.parametrize("norm_type", ["layer", "rms"])
+def test_norms(norm_type):
+    model = decoder(norm_type=norm_type, norm_eps=0.5)
+    x = torch.randn(2, 5, WIDTH, dtype=torch.float64)
+    centered = x - x.mean(-1, keepdim=True) if norm_type == "layer" else x
+    wanted = centered / (centered.square().mean(-1, keepdim=True) + 0.5).sqrt()
+    layer = model.body.layers[0]
+    for norm in (layer.attention_norm, layer.feed_forward_norm, model.body.final_norm):
+        assert_same(norm(x), wanted)
+
+
+def test_query_and_key_norms_have_the_norms_eps():
+    attention = decoder(Rotary(), qk_norm=True, norm_eps=1e-6, head_dim=6).body.layers[0].attention
+    assert attention.query_norm.eps == attention.key_norm.eps == 1e-6 and attention.head_dim == 6
+    assert attention.query_norm.weight.shape == (6,)
+    assert not list(decoder().body.layers[0].attention.query_norm.parameters())
+
+
+def test_states_are_the_inputs_of_the_layers_and_the_result():
+    model = decoder(Rotary()).eval()
+    states, inputs = [], []
+    for layer in model.body.layers:
+        layer.register_forward_pre_hook(lambda module, given: inputs.append(given[0]))
+    out = model.body(tokens(), states_into=states)
+    assert [torch.equal(a, b) for a, b in zip(states, [*inputs, out], strict=True)] == [True] * 3
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradient_checkpointing_changes_nothing_but_memory(dropout):
+    results = []
+    for checkpointing in (False, True):
+        model = decoder(Rotary(), dropout=dropout)
+        model.body.gradient_checkpointing = checkpointing
+        calls = []
+        model.body.layers[0].register_forward_pre_hook(lambda *unused, calls=calls: calls.append(1))
+        torch.manual_seed(0)
+        out = model(tokens(), key_mask=torch.arange(9).ge(2).expand(2, 9))
+        out.square().sum().backward()
+        results.append([out, *(p.grad for p in model.parameters())])
+        assert len(calls) == 1 + checkpointing  # once more in the backward pass
+    for a, b in zip(*results, strict=True):
+        assert_same(a, b)
+
+
 PLACES = {
     "the embedding": lambda model: [model.body.dropout],
     "the attention weights": lambda model: [layer.attention for layer in model.body.layers],

@@ -32,7 +32,8 @@ def answers(model, function, *given):
 
 @pytest.mark.parametrize("name", COMPILED)
 def test_a_compiled_decoder_matches_eager_mode(name):
-    model = decoder(COMPILED[name](), dropout=0.0, layers=1)
+    qwen3 = {"norm_type": "rms", "qk_norm": True, "gated_ffn": True, "activation": "silu"}
+    model = decoder(COMPILED[name](), dropout=0.0, layers=1, **qwen3)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     for a, b in zip(answers(model, compiled, tokens()), answers(model, model, tokens()), strict=True):
         assert_same(a, b)

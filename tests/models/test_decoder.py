@@ -12,6 +12,10 @@ from whence.position.catalogue import CATALOGUE
 
 MECHANISMS = {entry.name: entry.make(HEADS, HEAD_WIDTH) for entry in CATALOGUE}
 MECHANISMS |= {"Learned + Rotary": Learned(WIDTH, 64) + Rotary()}
+QWEN3 = {
+    "norm_type": "rms", "norm_eps": 1e-6, "qk_norm": True, "activation": "silu", "gated_ffn": True, "bias": False,
+    "tie_embeddings": True, "init": "scaled",
+}  # fmt: skip
 CHOSEN = ("Sinusoidal", "Learned", "Rotary", "Shaw", "Cope", "Fire", "Epar, query length", "Sink", "Learned + Rotary")
 
 
@@ -25,6 +29,15 @@ def test_cached_steps_match_a_full_forward(name):
             parts = [model(part, cache=caches) for part in text.split([4, 1, 1, 3], 1)]
             assert_same(torch.cat(parts, 1), whole)
             assert caches.seq_length == 9
+
+
+@pytest.mark.parametrize("name", ["Rotary", "PowerPrior", "Learned + Rotary"])
+def test_cached_steps_of_a_qwen3_style_model(name):
+    model = decoder(MECHANISMS[name], num_kv_heads=1, **QWEN3).eval()
+    text = tokens()
+    with torch.no_grad():
+        whole, caches = model(text), model.caches()
+        assert_same(torch.cat([model(part, cache=caches) for part in text.split([4, 1, 1, 3], 1)], 1), whole)
 
 
 @pytest.mark.parametrize("name", CHOSEN)

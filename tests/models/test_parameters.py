@@ -77,3 +77,11 @@ def test_without_biases_only_norms_have_them():
     assert biased == {"attention_norm", "feed_forward_norm", "final_norm"}
     assert parameter_table(model).total == count(model)
     assert torch.isfinite(model(torch.tensor([[1, 2]]))).all()
+
+
+def test_a_gate_and_the_norms_of_queries_and_keys_have_their_own_rows():
+    model = decoder(gated_ffn=True, qk_norm=True, norm_type="rms", num_kv_heads=1)
+    layer = {part.name: part.count for part in parameter_table(model).parts[1].inside[0].inside}
+    assert layer["feed-forward gate"] == layer["feed-forward in"] == WIDTH * 12 + 12
+    assert layer["query and key norm"] == 2 * WIDTH // HEADS and layer["attention norm"] == WIDTH
+    assert parameter_table(model).total == count(model)

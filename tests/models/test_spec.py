@@ -25,10 +25,16 @@ def test_a_decoder_has_a_final_norm_and_an_encoder_has_none_by_default():
     assert ModelSpec("encoder", 5, num_classes=2, final_norm=True).has_final_norm
 
 
+def test_a_head_dimension_of_its_own_needs_no_divisor():
+    assert ModelSpec("decoder", 5, embed_dim=64, heads=4).effective_head_dim == 16
+    assert ModelSpec("decoder", 5, embed_dim=64, heads=3, head_dim=24).effective_head_dim == 24
+
+
 INVALID = [
     ({"kind": "seq2seq"}, "kind", "'seq2seq'", "encoder, decoder"),
     ({"norm": "rms"}, "norm", "'rms'", "pre, post"),
-    ({"activation": "silu"}, "activation", "'silu'", "relu, gelu"),
+    ({"norm_type": "batch"}, "norm_type", "'batch'", "layer, rms"),
+    ({"activation": "swish"}, "activation", "'swish'", "relu, gelu, silu"),
     ({"init": "zeros"}, "init", "'zeros'", "torch, scaled"),
     ({"vocab_size": 0}, "vocab_size", "0", "positive integer for vocab_size"),
     ({"layers": True}, "layers", "True", "positive integer for layers"),
@@ -36,6 +42,11 @@ INVALID = [
     ({"heads": None}, "heads", "None", "positive integer for heads"),
     ({"heads": 3}, "embed_dim=..., heads", "64 and 3", "divisor for heads"),
     ({"heads": 4, "num_kv_heads": 3}, "num_kv_heads", "3 for 4 heads", "divisor for num_kv_heads"),
+    ({"head_dim": 0}, "head_dim", "0", "positive integer for head_dim"),
+    ({"norm_eps": 0}, "norm_eps", "0", "1e-6"),
+    ({"norm_eps": "1e-6"}, "norm_eps", "'1e-6'", "1e-6"),
+    ({"qk_norm": "rms"}, "qk_norm", "'rms'", "qk_norm=True or False"),
+    ({"gated_ffn": 1}, "gated_ffn", "1", "gated_ffn=True or False"),
     ({"dropout": 1}, "dropout", "1", "dropout=0.0"),
     ({"dropout": "0.1"}, "dropout", "'0.1'", "dropout=0.0"),
     ({"dropout": float("nan")}, "dropout", "nan", "dropout=0.0"),

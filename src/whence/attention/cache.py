@@ -88,6 +88,15 @@ class KVCache:
         kind = f"capacity={self.capacity}" if self.capacity else f"window={self.window}" if self.window else "growing"
         return f"KVCache({kind}, {self._used} of {self.seq_length} tokens stored)"
 
+    @property
+    def batch_size(self) -> int | None:
+        """The number of rows; None if the cache never had a token."""
+        return None if self._entries is None else self._entries.k.shape[0]
+
+    def entries(self) -> CacheEntries | None:
+        """The tokens that a query can attend to, without copies; None in an empty cache."""
+        return None if self._entries is None or not self._used else CacheEntries(*self._view())
+
     def extend(self, arguments: Arguments, *, learnable: bool, below: int) -> tuple[Tensor, Tensor, Layout]:
         """Append the tokens of k and v, and return all keys and values that their queries attend over, with the layout.
 

@@ -19,7 +19,15 @@ from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.position.base import Position, Sum, require_position
 from whence.position.no_position import NoPosition
-from whence.validation import MAX_HEADS, require_choice, require_dim, require_flag, require_integer, require_table
+from whence.validation import (
+    MAX_HEADS,
+    require_choice,
+    require_dim,
+    require_flag,
+    require_integer,
+    require_number,
+    require_table,
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class Attention(nn.Module):
         num_kv_heads: key-value heads, a divisor of ``heads``; ``heads`` by default.
         head_dim: dimension of a query or key head; ``embed_dim // heads`` by default.
         value_dim: dimension of a value head; ``head_dim`` by default.
-        norm: ``"none"``, or ``"rms"`` to normalize queries and keys over head_dim before the scores.
+        norm: ``"none"``, or ``"rms"`` to normalize queries and keys over head_dim (QK-norm). It comes before any rotation,
+            and a cache stores normalized keys.
+        norm_eps: the number added to the mean square in that norm; by default the machine epsilon of the input's dtype.
         bias: whether the projections have a bias.
         causal, window, scale, temperature, dropout, backend, skip_blocks: as in ``attend``. ``causal`` is False by
             default, as in ``attend`` and in torch; a decoder passes True. Dropout acts in training mode only.
@@ -68,6 +78,7 @@ class Attention(nn.Module):
         head_dim: int | None = None,
         value_dim: int | None = None,
         norm: str = "none",
+        norm_eps: float | None = None,
         bias: bool = False,
         causal: bool = False,
         window: int | None = None,
@@ -92,6 +103,8 @@ class Attention(nn.Module):
         require_settings("Attention", self)
         require_flag("Attention", "bias", bias)
         require_choice("Attention", "norm", norm, ("none", "rms"))
+        if norm_eps is not None:
+            require_number("Attention", "norm_eps", norm_eps, above=0, remedy="pass 1e-6, for example, or leave it out")
         if position is not None:
             require_position("Attention(position=...)", position)
         if heads % num_kv_heads != 0:
@@ -117,8 +130,8 @@ class Attention(nn.Module):
         self.keys = nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=bias)
         self.values = nn.Linear(embed_dim, num_kv_heads * self.value_dim, bias=bias)
         self.out = nn.Linear(heads * self.value_dim, embed_dim, bias=bias)
-        self.query_norm = nn.RMSNorm(self.head_dim) if norm == "rms" else nn.Identity()
-        self.key_norm = nn.RMSNorm(self.head_dim) if norm == "rms" else nn.Identity()
+        self.query_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if norm == "rms" else nn.Identity()
+        self.key_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if norm == "rms" else nn.Identity()
 
     _inside: Position
 
@@ -176,11 +189,7 @@ class Attention(nn.Module):
             memory_positions = positions
         if self.position.at_input():
             x = self._embed_input(x, memory, positions, lengths, key_mask, segment_ids, cache)
-        q = self.query_norm(self._split_heads(self.queries(x), self.heads))
-        if isinstance(memory, ProjectedMemory):
-            k, v = memory.k, memory.v
-        else:
-            k, v = self._project(x if memory is None else memory)
+        q, k, v = self.project(x, memory)
         mixed, weights = compute(Arguments(
             q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
             k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask,
@@ -189,6 +198,17 @@ class Attention(nn.Module):
         ))  # fmt: skip
         out = self.out(mixed.transpose(1, 2).flatten(2))
         return out if weights is None else (out, weights)
+
+    def project(
+        self, x: Tensor, memory: Tensor | ProjectedMemory | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, and keys and values of memory or of x, as ``attend`` takes them: normalized, before any rotation."""
+        q = self.query_norm(self._split_heads(self.queries(x), self.heads))
+        if isinstance(memory, ProjectedMemory):
+            k, v = memory.k, memory.v
+        else:
+            k, v = self._project(x if memory is None else memory)
+        return q.to(v.dtype), k, v
 
     def project_memory(self, memory: Tensor) -> ProjectedMemory:
         """The keys and values of memory ``[B, S, embed_dim]``, for several calls with the same memory.
@@ -203,7 +223,8 @@ class Attention(nn.Module):
 
     def _project(self, source: Tensor) -> tuple[Tensor, Tensor]:
         k = self.key_norm(self._split_heads(self.keys(source), self.num_kv_heads))
-        return k, self._split_heads(self.values(source), self.num_kv_heads)
+        v = self._split_heads(self.values(source), self.num_kv_heads)
+        return k.to(v.dtype), v  # autocast computes norms in float32 on a GPU
 
     def _embed_input(
         self,

@@ -23,12 +23,12 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
     if path is None:
         return None
-    from whence.lab.settings import BUDGET_SETTINGS, MODEL_SETTINGS
+    from whence.lab.settings import BUDGET_SETTINGS, MODEL_SETTINGS, PRESET
 
     options = [
         str(option.name) for option in context.command.params if option.name not in ("config", "help", "setting")
     ]
-    known = list(dict.fromkeys([*options, "arms", *MODEL_SETTINGS, *BUDGET_SETTINGS]))
+    known = list(dict.fromkeys([*options, "arms", *MODEL_SETTINGS, *BUDGET_SETTINGS, PRESET]))
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError:

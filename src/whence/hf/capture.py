@@ -47,7 +47,7 @@ def capture(model: Any, *recorders: Recorder, layers: Sequence[int] | None = Non
     model = unwrap_peft(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
-            undo.callback(AttentionSwitch(subject, model).restore)
+            undo.callback(AttentionSwitch(subject, model, observe_only=True).restore)
         all_modules = find_attention_layers(subject, model)
         modules = select_layers(subject, model, all_modules, layers)
         for recorder in recorders:
@@ -66,7 +66,7 @@ def attention_layers(model: Any) -> list[int]:
     model = unwrap_peft(model)
     with ExitStack() as undo:
         if getattr(getattr(model, "config", None), "_attn_implementation", None) != KEY:
-            undo.callback(AttentionSwitch(subject, model).restore)
+            undo.callback(AttentionSwitch(subject, model, observe_only=True).restore)
         return list(find_attention_layers(subject, model))
 
 

@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from whence import torch_modes
+from whence.attention import Attention
 from whence.attention.attend import Options, attend
 from whence.errors import WhenceError, require_package, usage_error
 from whence.hf.edits import EditedCall
 from whence.hf.integrations import active_position, load_from_meta
+from whence.hf.mask_structure import MaskStructure
 from whence.hf.masks import MaskInfo, build_mask, read_mask_info
 from whence.position.base import Position, Rows, Sum
 from whence.position.no_position import NoPosition
@@ -32,7 +35,7 @@ NO_POSITION = NoPosition()  # of a layer without a Position
 class AttentionCall:
     """One layer's attention in one forward pass, as observers see it.
 
-    Keys include those of the cache. Queries and keys are already rotated.
+    Keys include those of the cache. Queries and keys are already rotated by the model, and not by ``layer_position``.
     """
 
     module: nn.Module
@@ -218,9 +221,12 @@ def not_a_decoder_error(subject: str, got: str) -> WhenceError:
 
 
 class AttentionSwitch:
-    """Make a model compute its attention with ``attend``, until ``restore`` is called."""
+    """Make a model compute its attention with ``attend``, until ``restore`` is called.
 
-    def __init__(self, subject: str, model: nn.Module) -> None:
+    A decoder of whence.models computes it with ``attend`` already. With ``observe_only`` its layers call their observers.
+    """
+
+    def __init__(self, subject: str, model: nn.Module, *, observe_only: bool = False) -> None:
         transformers = require_package("transformers", subject, "hf")
         name = type(model).__name__
         if not isinstance(model, transformers.PreTrainedModel):
@@ -228,10 +234,22 @@ class AttentionSwitch:
                 subject, name, "the model must be a transformers PreTrainedModel", "load it with whence.hf.load"
             )
         require_decoder(subject, model)
+        self.model, self.before = model, []
+        self.hooks: list[RemovableHandle] = []
+        own = [module for module in model.modules() if isinstance(module, Attention)]
+        if own and not observe_only:
+            raise usage_error(
+                subject,
+                f"{name}, whose layers have a Position of their own",
+                "attach and intervene change pretrained models of other families",
+                "build the model with another position",
+            )
+        if own:
+            self.hooks = [module.register_forward_hook(_call_observers, with_kwargs=True) for module in own]
+            return
         transformers.AttentionInterface.register(KEY, attention)
         transformers.AttentionMaskInterface.register(KEY, build_mask)
         parts = [part for part in model.modules() if isinstance(part, transformers.PreTrainedModel)]
-        self.model = model
         self.before = [(part.config, part.config._attn_implementation_internal) for part in parts]
         outside_text = _parts_outside_text(model, parts)
         if all(part._can_set_attn_implementation() for part in parts if part not in outside_text):
@@ -251,8 +269,53 @@ class AttentionSwitch:
     def restore(self) -> None:
         for config, implementation in self.before:
             config._attn_implementation_internal = implementation
+        for hook in self.hooks:
+            hook.remove()
         for module in self.model.modules():
             module.__dict__.pop(COMBINED, None)
+
+
+def _call_observers(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    """A forward hook of a layer of whence.models: describe its call to the observers."""
+    observers = module.__dict__.get(OBSERVERS, ())
+    if not observers:
+        return
+    assert isinstance(module, Attention)
+    with torch.no_grad():
+        call = _describe_own_call(module, args[0], kwargs)
+        for observer in observers:
+            observer(call)
+
+
+def _describe_own_call(module: Attention, x: Tensor, kwargs: dict[str, Any]) -> AttentionCall:
+    q, k, v = module.project(x)
+    key_mask, segment_ids, cache = kwargs.get("key_mask"), kwargs.get("segment_ids"), kwargs.get("cache")
+    entries = None if cache is None else cache.entries()  # with the tokens of this call
+    if entries is not None:
+        k, v, key_mask = entries.k.transpose(1, 2), entries.v.transpose(1, 2), entries.real
+        if bool(entries.segment_ids.any()):
+            raise usage_error(
+                "capture(...)",
+                "packed segments in a cache",
+                "a captured forward pass has its segments in one call",
+                "call the model on all tokens at once, without a cache",
+            )
+    if key_mask is not None and bool(key_mask.all()):
+        key_mask = None
+    slots = torch.arange(k.shape[2], device=q.device)
+    if segment_ids is not None:
+        segment_ids = segment_ids.expand(x.shape[0], -1)
+    info = MaskInfo(
+        q_slots=slots[k.shape[2] - q.shape[2] :],
+        k_slots=slots,
+        structure=MaskStructure(segment_ids=segment_ids),
+        key_mask=key_mask,
+        first_slot=None if key_mask is None else key_mask.long().argmax(-1, keepdim=True),
+        is_full=cache is None,
+    )
+    dtype = torch.promote_types(q.dtype, v.dtype)
+    position = module.position
+    return AttentionCall(module, q.to(dtype), k.to(dtype), v.to(dtype), position, position, info, None, module.scale)
 
 
 def _parts_outside_text(model: Any, parts: list[Any]) -> list[Any]:

@@ -81,6 +81,8 @@ def load_named(
 ) -> tuple[LoadedModel, str]:
     """The model of ``load``, and the name or folder that it was loaded from. ``subject`` begins the error texts."""
     transformers = require_package("transformers", subject, "hf")
+    from whence.hf import causal_lm  # noqa: F401  # registers the decoder of whence.models
+
     source = _resolve_source(subject, name)
     hub_options: dict[str, Any] = {}
     commit: str | None = None

@@ -4,6 +4,9 @@ TOML files, arms and sweeps.
     lr=3e-4                              a setting
     lr=1e-4,3e-4,1e-3                    the values of a sweep
     rotary; lr=3e-4; layers=4            an arm: a position, then what differs from the other arms
+    preset=qwen3-20m                     the model settings of a preset; other settings override them
+
+Records contain the settings of a preset and not its name.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from typing import Any
 from whence.errors import usage_error
 from whence.lab.arms import Arm
 from whence.lab.study import Budget
-from whence.models import ModelSpec
+from whence.models import PRESETS, ModelSpec
 from whence.plugins import did_you_mean
 from whence.position.expression import parse_position, rebase_position, split_outside
 
@@ -25,6 +28,8 @@ from whence.position.expression import parse_position, rebase_position, split_ou
 OF_THE_TASK = ("kind", "vocab_size", "num_classes")
 MODEL_SETTINGS = tuple(field.name for field in fields(ModelSpec) if field.name not in OF_THE_TASK)
 BUDGET_SETTINGS = tuple(field.name for field in fields(Budget))
+#: the name of a preset of whence.models, which stands for several settings
+PRESET = "preset"
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -33,8 +38,10 @@ def split_settings(settings: Mapping[str, Any], subject: str) -> tuple[dict[str,
 
     >>> split_settings({"lr": 3e-4, "layers": 4}, "")
     ({'layers': 4}, {'lr': 0.0003})
+    >>> split_settings({"layers": 4, "preset": "qwen3-20m"}, "")[0]["layers"]
+    4
     """
-    known = (*MODEL_SETTINGS, *BUDGET_SETTINGS)
+    known = (*MODEL_SETTINGS, *BUDGET_SETTINGS, PRESET)
     for name in settings:
         if name in OF_THE_TASK:
             raise usage_error(subject, f"the setting {name}", "the task determines it", "leave it out")
@@ -43,8 +50,21 @@ def split_settings(settings: Mapping[str, Any], subject: str) -> tuple[dict[str,
             raise usage_error(
                 subject, f"the unknown setting {name}", rule, did_you_mean(name, known, "rename or remove it")
             )
-    model = {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
+    model = find_preset(settings[PRESET], subject) if PRESET in settings else {}
+    model |= {name: value for name, value in settings.items() if name in MODEL_SETTINGS}
     return model, {name: value for name, value in settings.items() if name in BUDGET_SETTINGS}
+
+
+def find_preset(name: Any, subject: str) -> dict[str, Any]:
+    """The model settings of a preset.
+
+    >>> find_preset("qwen3-20m", "")["layers"]
+    8
+    """
+    if not isinstance(name, str) or name not in PRESETS:
+        remedy = did_you_mean(str(name), PRESETS, "choose one of them")
+        raise usage_error(subject, f"{PRESET}={name!r}", f"the presets are {', '.join(PRESETS)}", remedy)
+    return dict(PRESETS[name])
 
 
 def parse_setting(text: str, subject: str) -> tuple[str, Any]:
@@ -56,8 +76,9 @@ def parse_setting(text: str, subject: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign or not name.strip() or not value.strip():
         raise usage_error(subject, repr(text), "a setting is a name, = and a value", "write lr=3e-4, for example")
-    split_settings({name.strip(): None}, subject)
-    return name.strip(), parse_value(value)
+    parsed = parse_value(value)
+    split_settings({name.strip(): parsed}, subject)
+    return name.strip(), parsed
 
 
 def parse_value(text: str) -> Any:

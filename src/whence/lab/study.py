@@ -43,6 +43,9 @@ class Budget:
     compile: bool = False  # torch.compile: worthwhile for long runs on a GPU
     evaluate_every: int | None = None  # in steps, or in epochs if epochs is set; None: at the end only
     patience: int | None = None  # early stopping: evaluations without improvement; the best weights are returned
+    min_lr_ratio: float = 0.0  # where the cosine ends, as a share of lr
+    adam_beta2: float = 0.999  # decay of Adam's second moment; 0.95 is usual for language models with large batches
+    decay_matrices_only: bool = False  # no weight decay for biases, norms and the parameters of positions
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.epochs is None):
@@ -60,13 +63,13 @@ class Budget:
                 raise usage_error(
                     f"Budget({name}=...)", repr(value), "it must be a whole number of at least 1", "set another value"
                 )
-        for name in ("lr", "weight_decay", "max_grad_norm"):
+        for name in ("lr", "weight_decay", "max_grad_norm", "min_lr_ratio", "adam_beta2"):
             value = getattr(self, name)
             if not (isinstance(value, int | float) or (name == "max_grad_norm" and value is None)) or isinstance(
                 value, bool
             ):
                 raise usage_error(f"Budget({name}=...)", repr(value), "it must be a number", "set another value")
-        if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
+        if not isinstance(self.warmup_steps, int) or isinstance(self.warmup_steps, bool) or self.warmup_steps < 0:
             raise usage_error(
                 "Budget(warmup_steps=...)",
                 repr(self.warmup_steps),
@@ -77,6 +80,19 @@ class Budget:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise usage_error(f"Budget({name}=...)", repr(value), "it must be above 0", "set another value")
+        if not 0 <= self.min_lr_ratio <= 1:
+            rule = "it must be a share of lr, from 0 to 1"
+            raise usage_error("Budget(min_lr_ratio=...)", repr(self.min_lr_ratio), rule, "set 0.1, for example")
+        if self.min_lr_ratio and self.schedule == "constant":
+            got = f"{self.min_lr_ratio} with a constant schedule"
+            raise usage_error("Budget(min_lr_ratio=...)", got, "only a cosine decays", "set schedule to cosine")
+        if not 0 <= self.adam_beta2 < 1:
+            rule = "it must be at least 0 and below 1"
+            raise usage_error("Budget(adam_beta2=...)", repr(self.adam_beta2), rule, "set 0.95, for example")
+        for name in ("compile", "decay_matrices_only"):
+            if not isinstance(getattr(self, name), bool):
+                rule = "it must be true or false"
+                raise usage_error(f"Budget({name}=...)", repr(getattr(self, name)), rule, "set one of them")
         if not self.weight_decay >= 0:
             rule = "it must be at least 0"
             raise usage_error("Budget(weight_decay=...)", repr(self.weight_decay), rule, "set another value")

@@ -56,7 +56,8 @@ def parse_sweeps(texts: Sequence[str]) -> dict[str, tuple[Any, ...]]:
         values = tuple(parse_value(value) for value in rest.split(",") if value.strip())
         if not sign or not name or not values:
             raise usage_error(OPTION, repr(text), "a sweep is a name, = and values", "write lr=1e-4,3e-4, for example")
-        split_settings({name: None}, OPTION)
+        for value in values:
+            split_settings({name: value}, OPTION)
         if name in sweep:
             raise usage_error(OPTION, f"{name} twice", "each setting has one list of values", f"keep one {name}=")
         if len(set(map(repr, values))) < len(values):

@@ -25,6 +25,7 @@ from whence.lab.kernels import training_kernels
 from whence.lab.running_score import RunningScore
 from whence.lab.study import Budget
 from whence.lab.tasks import IGNORE_INDEX, Batch, Task, select_row
+from whence.position.base import Position
 
 #: steps between two checks by the processes of a distributed run whether to save a checkpoint
 SYNC_INTERVAL = 20
@@ -149,6 +150,21 @@ def seed_generator(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed((seed * 1_000_003 + number) % 2**63)
 
 
+def build_optimizer(model: nn.Module, budget: Budget) -> torch.optim.Optimizer:
+    """The optimizer of a budget, with a group of its own for parameters without weight decay."""
+    optimizer_class = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimizer]
+    parameters: Any = model.parameters()
+    if budget.decay_matrices_only:
+        inside = {id(p) for part in model.modules() if isinstance(part, Position) for p in part.parameters()}
+        every = list(model.parameters())
+        decayed = [p for p in every if p.ndim >= 2 and id(p) not in inside]
+        others = [p for p in every if p.ndim < 2 or id(p) in inside]
+        parameters = [{"params": decayed}, {"params": others, "weight_decay": 0.0}]
+        parameters = [group for group in parameters if group["params"]]
+    betas = (0.9, budget.adam_beta2)
+    return optimizer_class(parameters, lr=budget.lr, betas=betas, weight_decay=budget.weight_decay, fused=True)
+
+
 class Schedule:
     """The number of steps, and the learning rate of each."""
 
@@ -168,7 +184,8 @@ class Schedule:
         if b.schedule == "constant":
             return b.lr
         done = (step - b.warmup_steps) / max(1, self.steps - b.warmup_steps)
-        return b.lr * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+        return b.lr * (b.min_lr_ratio + (1 - b.min_lr_ratio) * cosine)
 
     def evaluates_after(self, step: int) -> bool:
         return step + 1 == self.steps or (
@@ -205,10 +222,9 @@ def train(
     """
     accelerator = build_accelerator(budget)
     processes, index = accelerator.num_processes, accelerator.process_index
-    optimizer_class = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[budget.optimizer]
     # in distributed training each process may hold a shard of the weights: a copy is trained, and the model stays whole
     learner = model if accelerator.distributed_type == "NO" else copy.deepcopy(model)
-    optimizer = optimizer_class(learner.parameters(), lr=budget.lr, weight_decay=budget.weight_decay, fused=True)
+    optimizer = build_optimizer(learner, budget)
     schedule = Schedule(task, budget)
     ready, optimizer = accelerator.prepare(learner, optimizer)
     forward: Any = torch.compile(ready) if budget.compile else ready

@@ -96,8 +96,8 @@ def _require_same_input(positions: list[Position]) -> None:
 
 def _check_attention(spec: ModelSpec, position: Position, causal: bool) -> None:
     """Let ``attend`` check the arguments of a forward pass, so that errors come before any weight is created."""
-    q = torch.zeros(1, spec.heads, 1, spec.head_dim, device=_device(position))
-    k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.head_dim, device=q.device)
+    q = torch.zeros(1, spec.heads, 1, spec.effective_head_dim, device=_device(position))
+    k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.effective_head_dim, device=q.device)
     with torch.no_grad():
         explain(q, k, k, position=position, causal=causal)
 

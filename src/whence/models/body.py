@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from whence import hook_outputs, shapes, torch_modes
 from whence.attention import Attention, KVCache
@@ -17,21 +19,34 @@ from whence.models.caches import Caches
 from whence.models.spec import ModelSpec
 from whence.position.base import Position
 
-ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them; dropout acts on the hidden units."""
+    """Two linear layers with an activation between them, or three with a gate; dropout acts on the hidden units.
+
+    With ``gated_ffn`` the activation acts on the gate, which multiplies the hidden units (Shazeer 2020, arXiv 2002.05202).
+    """
+
+    gate: nn.Linear | None
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.into = nn.Linear(spec.embed_dim, spec.ffn_dim, bias=spec.bias)
+        self.gate = nn.Linear(spec.embed_dim, spec.ffn_dim, bias=spec.bias) if spec.gated_ffn else None
         self.activation = ACTIVATIONS[spec.activation]()
         self.dropout = nn.Dropout(spec.dropout)
         self.out = nn.Linear(spec.ffn_dim, spec.embed_dim, bias=spec.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.dropout(self.activation(self.into(x))))
+        if self.gate is None:
+            return self.out(self.dropout(self.activation(self.into(x))))
+        return self.out(self.dropout(self.activation(self.gate(x)) * self.into(x)))
+
+
+def build_norm(spec: ModelSpec) -> nn.LayerNorm | nn.RMSNorm:
+    """A norm over ``embed_dim``."""
+    return (nn.RMSNorm if spec.norm_type == "rms" else nn.LayerNorm)(spec.embed_dim, eps=spec.norm_eps)
 
 
 def build_attention(spec: ModelSpec, position: Position, backend: str, causal: bool) -> Attention:
@@ -41,16 +56,14 @@ def build_attention(spec: ModelSpec, position: Position, backend: str, causal: b
         spec.heads,
         position,
         num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        norm="rms" if spec.qk_norm else "none",
+        norm_eps=spec.norm_eps,
         bias=spec.bias,
         causal=causal,
         dropout=spec.dropout,
         backend=backend,
     )
-
-
-def build_norm(spec: ModelSpec) -> nn.LayerNorm:
-    """A norm over ``embed_dim``."""
-    return nn.LayerNorm(spec.embed_dim)
 
 
 class Layer(nn.Module):
@@ -114,12 +127,21 @@ class Layer(nn.Module):
 
 
 class Body(nn.Module):
-    """Token embedding, the parts of position that act on it, dropout, the layers, and a final norm if the spec has one."""
+    """Token embedding, the parts of position that act on it, dropout, the layers, and a final norm if the spec has one.
+
+    With ``gradient_checkpointing = True`` a layer's activations are computed again in the backward pass instead of stored. It
+    acts in training without a cache. The names are those of transformers, whose models set both attributes.
+    """
+
+    gradient_checkpointing: bool
+    _gradient_checkpointing_func: Callable[..., Tensor]
 
     def __init__(
         self, spec: ModelSpec, positions: AssignedPositions, backend: str = "auto", *, causal: bool | None = None
     ) -> None:
         super().__init__()
+        self.gradient_checkpointing = False
+        self._gradient_checkpointing_func = functools.partial(checkpoint, use_reentrant=False)
         self.embedding = nn.Embedding(spec.vocab_size, spec.embed_dim)
         self.at_input = nn.ModuleList(positions.at_input)
         self.dropout = nn.Dropout(spec.dropout)
@@ -134,15 +156,20 @@ class Body(nn.Module):
         segment_ids: Tensor | None = None,
         cache: Caches | None = None,
         weights_into: list[Tensor] | None = None,
+        states_into: list[Tensor] | None = None,
     ) -> Tensor:
-        """Tokens ``[B, T]`` to vectors ``[B, T, embed_dim]``. A call that raises leaves the caches unchanged."""
+        """Tokens ``[B, T]`` to vectors ``[B, T, embed_dim]``. A call that raises leaves the caches unchanged.
+
+        Attention weights of each layer are appended to ``weights_into``. The input of each layer, and the result, are appended
+        to ``states_into``.
+        """
         self.check_tokens(tokens)
         if cache is None:
-            return self._run_layers(tokens, key_mask, segment_ids, None, weights_into)
+            return self._run_layers(tokens, key_mask, segment_ids, None, weights_into, states_into)
         self._check_caches(cache)
         before = cache.mark()
         try:
-            return self._run_layers(tokens, key_mask, segment_ids, cache, weights_into)
+            return self._run_layers(tokens, key_mask, segment_ids, cache, weights_into, states_into)
         except Exception:
             cache.restore(before)  # the layer that raised removes its own tokens only
             raise
@@ -182,12 +209,23 @@ class Body(nn.Module):
         segment_ids: Tensor | None,
         cache: Caches | None,
         weights_into: list[Tensor] | None,
+        states_into: list[Tensor] | None,
     ) -> Tensor:
         positions = self._count_positions(tokens, key_mask, segment_ids, cache) if len(self.at_input) else None
         x = self._embed(tokens, positions)
+        recompute = self.gradient_checkpointing and self.training and cache is None and weights_into is None
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
-            x = layer(x, key_mask=key_mask, segment_ids=segment_ids, cache=layer_cache, weights_into=weights_into)
-        return self.final_norm(x)
+            if states_into is not None:
+                states_into.append(x)
+            if recompute:
+                masked = functools.partial(layer, key_mask=key_mask, segment_ids=segment_ids)
+                x = self._gradient_checkpointing_func(masked, x)
+            else:
+                x = layer(x, key_mask=key_mask, segment_ids=segment_ids, cache=layer_cache, weights_into=weights_into)
+        x = self.final_norm(x)
+        if states_into is not None:
+            states_into.append(x)
+        return x
 
     def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         """The input of the first layer; the parts of position that act on embeddings need positions."""

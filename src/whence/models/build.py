@@ -67,8 +67,9 @@ def initialize_scaled(model: Encoder | Decoder) -> None:
     depth = (2 * len(body.layers)) ** 0.5
     for layer in body.stack():
         attention, feed_forward = layer.attention, layer.feed_forward
-        for linear in (attention.queries, attention.keys, attention.values, feed_forward.into):
-            initialize_linear(linear, STD)
+        for linear in (attention.queries, attention.keys, attention.values, feed_forward.into, feed_forward.gate):
+            if linear is not None:
+                initialize_linear(linear, STD)
         for residual in (attention.out, feed_forward.out):
             initialize_linear(residual, STD / depth)
     if isinstance(model, Encoder):

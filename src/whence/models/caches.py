@@ -45,6 +45,11 @@ class Caches:
         """The number of tokens that were appended and not cropped."""
         return self.layers[0].seq_length
 
+    @property
+    def batch_size(self) -> int | None:
+        """The number of rows; None before the first token."""
+        return self.layers[0].batch_size
+
     def crop(self, length: int) -> None:
         """Keep the first ``length`` tokens in every layer."""
         for cache in self.layers:

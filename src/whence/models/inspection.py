@@ -115,11 +115,13 @@ def parameter_table(model: Encoder | Decoder) -> ParameterTable:
 
 def _count_layer(index: int, layer: Layer, counted: set[int]) -> Part:
     attention, feed_forward = layer.attention, layer.feed_forward
-    projections = [child for child in attention.children() if child is not attention.position]
+    projections = [attention.queries, attention.keys, attention.values, attention.out]
     parts = (
         _count_part("attention", projections, counted),
+        _count_part("query and key norm", [attention.query_norm, attention.key_norm], counted),
         _count_part("position", [attention.position], counted),
         _count_part("feed-forward in", [feed_forward.into], counted),
+        _count_part("feed-forward gate", [] if feed_forward.gate is None else [feed_forward.gate], counted),
         _count_part("feed-forward out", [feed_forward.out], counted),
         _count_part("attention norm", [layer.attention_norm], counted),
         _count_part("feed-forward norm", [layer.feed_forward_norm], counted),

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whence.errors import usage_error
+from whence.validation import require_number
 
 CHOICES = {
     "kind": ("encoder", "decoder", "encoder-decoder"),
     "norm": ("pre", "post"),
-    "activation": ("relu", "gelu"),
+    "norm_type": ("layer", "rms"),
+    "activation": ("relu", "gelu", "silu"),
     "init": ("torch", "scaled"),
 }
 
@@ -28,13 +30,19 @@ class ModelSpec:
         vocab_size: number of tokens.
         num_classes: number of classes; required for an encoder, not allowed for the others.
         embed_dim: dimension of a token's vector.
-        heads: number of query heads, a divisor of ``embed_dim``.
+        heads: number of query heads, a divisor of ``embed_dim`` unless ``head_dim`` is given.
         num_kv_heads: number of key-value heads, a divisor of ``heads``; by default equal to ``heads``.
+        head_dim: dimension of a query, a key and a value; ``embed_dim // heads`` by default.
         layers: number of layers, in each stack of an encoder-decoder.
         ffn_dim: hidden units of each feed-forward network, and of an encoder's classifier.
         dropout: dropout probability; ``Layer`` and ``Body`` document where it acts.
         norm: ``"pre"`` normalizes the input of a sublayer, ``"post"`` the residual sum.
+        norm_type: ``"layer"`` for LayerNorm, ``"rms"`` for RMSNorm, which has no mean and no bias.
+        norm_eps: the number that norms add to a variance or a mean square.
+        qk_norm: whether queries and keys are normalized by an RMSNorm over ``head_dim`` before any rotation, as in Qwen3.
         activation: of the feed-forward networks; the classifier's is always ReLU.
+        gated_ffn: whether a third linear layer gates the hidden units: ``activation(gate(x)) * into(x)``. With ``"silu"``
+            it is SwiGLU, with ``"gelu"`` GEGLU.
         bias: whether the linear layers (attention, feed-forward, classifier, output) have a bias.
         tie_embeddings: whether a decoder's output layer shares the embedding's weights.
         final_norm: whether the output of the last layer is normalized; by default not in an encoder, and otherwise yes, in
@@ -43,7 +51,7 @@ class ModelSpec:
 
     >>> from dataclasses import asdict
     >>> spec = ModelSpec("decoder", vocab_size=100, layers=2)
-    >>> spec.head_dim, spec.has_final_norm, ModelSpec(**asdict(spec)) == spec
+    >>> spec.effective_head_dim, spec.has_final_norm, ModelSpec(**asdict(spec)) == spec
     (32, True, True)
     """
 
@@ -62,6 +70,11 @@ class ModelSpec:
     tie_embeddings: bool = False
     final_norm: bool | None = None
     init: str = "torch"
+    head_dim: int | None = None
+    norm_type: str = "layer"
+    norm_eps: float = 1e-5
+    qk_norm: bool = False
+    gated_ffn: bool = False
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -84,11 +97,12 @@ class ModelSpec:
                 "dropout must be a number of at least 0 and below 1",
                 "pass dropout=0.0 for none",
             )
+        require_number("ModelSpec", "norm_eps", self.norm_eps, above=0, remedy="pass 1e-5 or 1e-6, for example")
 
     @property
-    def head_dim(self) -> int:
-        """Dimension of a query, a key and a value."""
-        return self.embed_dim // self.heads
+    def effective_head_dim(self) -> int:
+        """``head_dim`` with its default filled in."""
+        return self.embed_dim // self.heads if self.head_dim is None else self.head_dim
 
     @property
     def causal(self) -> bool:
@@ -101,8 +115,17 @@ class ModelSpec:
         return self.causal if self.final_norm is None else self.final_norm
 
     def _check_counts(self) -> None:
-        optional = {"num_classes", "num_kv_heads"}
-        for name in ("vocab_size", "num_classes", "embed_dim", "heads", "num_kv_heads", "layers", "ffn_dim"):
+        optional = {"num_classes", "num_kv_heads", "head_dim"}
+        for name in (
+            "vocab_size",
+            "num_classes",
+            "embed_dim",
+            "heads",
+            "num_kv_heads",
+            "head_dim",
+            "layers",
+            "ffn_dim",
+        ):
             value = getattr(self, name)
             if value is None and name in optional:
                 continue
@@ -115,12 +138,12 @@ class ModelSpec:
                 )
 
     def _check_divisors(self) -> None:
-        if self.embed_dim % self.heads != 0:
+        if self.head_dim is None and self.embed_dim % self.heads != 0:
             raise usage_error(
                 "ModelSpec(embed_dim=..., heads=...)",
                 f"{self.embed_dim} and {self.heads}",
                 "heads must divide embed_dim",
-                "choose a divisor for heads",
+                "choose a divisor for heads, or pass head_dim",
             )
         if self.num_kv_heads is not None and self.heads % self.num_kv_heads != 0:
             raise usage_error(
@@ -131,7 +154,7 @@ class ModelSpec:
             )
 
     def _check_flags(self) -> None:
-        for name in ("bias", "tie_embeddings", "final_norm"):
+        for name in ("bias", "tie_embeddings", "final_norm", "qk_norm", "gated_ffn"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name == "final_norm"):
                 raise usage_error(

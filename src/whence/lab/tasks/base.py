@@ -162,7 +162,7 @@ class Task(ABC):
             defaults["num_classes"] = self.num_classes
         require_known_fields("Study(model=...)", settings, ModelSpec)
         spec = ModelSpec(**(defaults | dict(settings)))
-        dims = ModelDims(spec.heads, spec.embed_dim // spec.heads, spec.embed_dim, self.context, kind == "decoder")
+        dims = ModelDims(spec.heads, spec.effective_head_dim, spec.embed_dim, self.context, kind == "decoder")
         # all arms of a seed start from the same weights, apart from the parameters of their positions
         return build(spec, lambda layer: arm.build(dims), seed=seed)
 

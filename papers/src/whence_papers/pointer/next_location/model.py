@@ -206,7 +206,7 @@ class NextPlace(NextPlaceModel):
             "encoder", vocab_size=spec.places, num_classes=spec.places, embed_dim=spec.embed_dim, heads=spec.heads,
             layers=max(1, spec.layers), ffn_dim=spec.ffn_dim, dropout=spec.dropout,
         )  # fmt: skip
-        dims = ModelDims(spec.heads, inside.head_dim, spec.embed_dim, spec.context, causal=False)
+        dims = ModelDims(spec.heads, inside.effective_head_dim, spec.embed_dim, spec.context, causal=False)
         positions = assign_positions(inside, lambda layer: encoder.build(dims))
         self.at_input = nn.ModuleList(positions.at_input)
         self.layers = nn.ModuleList(Layer(inside, one) for one in positions.layers[: spec.layers])
