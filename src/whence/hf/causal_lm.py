@@ -189,9 +189,12 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     @classmethod
-    def from_pretrained(cls, folder: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+    def from_pretrained(  # type: ignore[override]
+        cls, folder: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
+    ) -> Any:
         """The model that ``save_pretrained`` wrote, as in transformers. A checkpoint without some of its weights is an error."""
-        model, info = super().from_pretrained(folder, *args, output_loading_info=True, **kwargs)
+        loaded: Any = super().from_pretrained(folder, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
         if missing := sorted(info["missing_keys"]):
             raise usage_error(
                 f'WhenceForCausalLM.from_pretrained("{folder}")',
@@ -274,13 +277,9 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         if labels is not None:
             options = {} if num_items_in_batch is None else {"num_items_in_batch": num_items_in_batch}
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=config.vocab_size, **options)
-        output = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=cache,
-            hidden_states=None if states is None else tuple(states),
-            attentions=None if weights is None else tuple(weights),
-        )
+        of_layers: dict[str, Any] = {"hidden_states": states, "attentions": weights}
+        of_layers = {name: tuple(each) for name, each in of_layers.items() if each is not None}
+        output = CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=cache, **of_layers)
         return output.to_tuple() if return_dict is False else output
 
     def _find_cache(self, given: Any, use_cache: bool | None) -> DecoderCache | None:
@@ -296,10 +295,10 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # generate then leaves the cache to the model
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = DecoderCache(self.decoder.caches())
 
