@@ -116,6 +116,16 @@ def test_it_exports_with_a_dynamic_length():
     assert_same(exported.module()(tokens(length=5)), layer(tokens(length=5)))
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed", "ignore:Mismatch dtype")
+def test_autocast_leaves_one_dtype():
+    layer, x = build().float(), tokens().float()
+    layer.query_norm.register_forward_hook(lambda module, given, out: out.float())  # as autocast does on a GPU
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {part.dtype for part in layer.project(x)} == {torch.bfloat16}
+        out = layer(x)
+    torch.testing.assert_close(out.float(), layer(x), rtol=0.1, atol=0.03)
+
+
 def test_eps_defaults_to_the_machine_epsilon():
     assert build(norm_eps=None).query_norm.eps is None and build().key_norm.eps == EPS
     assert not list(Attention(WIDTH, HEADS, norm_eps=EPS).query_norm.parameters())
