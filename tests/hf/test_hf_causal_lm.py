@@ -139,7 +139,8 @@ def test_a_cache_continues_crops_and_copies_rows(model):
         assert cache.get_seq_length() == 5 and cache.batch_size == 3 and len(cache) == 2
         rest = model(tokens()[:, 5:], past_key_values=cache).logits
         torch.testing.assert_close(rest, whole[:, 5:], rtol=1e-4, atol=1e-5)
-        cache.crop(-3)
+        cache.crop(-2)
+        cache.crop(5)
         cache.batch_repeat_interleave(2)
         cache.batch_select_indices(torch.tensor([0, 3, 5]))
         again = model(tokens()[:, 5:], past_key_values=cache).logits
@@ -333,7 +334,7 @@ INVALID = [
         lambda m: m(tokens(), past_key_values=transformers.DynamicCache()),
         r"past_key_values.*DynamicCache.*past_key_values of an output",
     ),
-    (lambda m: m(tokens(), use_cache=True).past_key_values.crop(3), r"crop\(tokens_to_remove\) got 3.*-n"),
+    (lambda m: m(tokens(), use_cache=True).past_key_values.crop(-9), r"crop.*-1.*0 to 8"),
     (lambda m: m(tokens(), use_cache=True).past_key_values.update(1, 2, 3), r"update.*past_key_values"),
     (lambda m: m.resize_token_embeddings(50), r"resize_token_embeddings.*40.*larger vocab_size"),
     (lambda m: attach(m, Alibi(4)), r"attach.*Position of their own.*another position"),

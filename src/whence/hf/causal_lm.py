@@ -139,11 +139,9 @@ class DecoderCache(Cache):
         self.caches.reorder(beam_idx)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove ``-tokens_to_remove`` tokens, as transformers counts them."""
-        if tokens_to_remove > 0:
-            rule, remedy = "it must be negative: minus the number of tokens to remove", "pass -n to remove n tokens"
-            raise usage_error("DecoderCache.crop(tokens_to_remove)", str(tokens_to_remove), rule, remedy)
-        self.caches.crop(self.get_seq_length() + tokens_to_remove)
+        """Remove -n tokens for a negative n. A positive n is the length to keep, as in older versions of transformers."""
+        length = self.get_seq_length()
+        self.caches.crop(min(tokens_to_remove, length) if tokens_to_remove > 0 else length + tokens_to_remove)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.batch_size > 0:
