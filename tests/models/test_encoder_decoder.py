@@ -188,3 +188,29 @@ def test_copying_is_learned():
     source = torch.randint(2, 8, (16, 4))
     copied = model.generate(source, 4, bos_token_id=0, temperature=0)
     assert (copied == source.flip(1)).float().mean() > 0.9
+
+
+def test_a_qwen3_shape_and_gradient_checkpointing():
+    qwen3 = {
+        "norm_type": "rms",
+        "qk_norm": True,
+        "gated_ffn": True,
+        "activation": "silu",
+        "head_dim": 6,
+        "dropout": 0.0,
+    }
+    model = encoder_decoder(Rotary(), Rotary(), **qwen3).train()
+    source, target = tokens(length=7), tokens(length=6, seed=1)
+    results = []
+    for checkpointing in (False, True):
+        model.encoder.gradient_checkpointing = model.decoder.gradient_checkpointing = checkpointing
+        calls = []
+        hook = model.decoder.layers[0].register_forward_pre_hook(lambda *unused, calls=calls: calls.append(1))
+        model.zero_grad()
+        out = model(source, target)
+        out.square().sum().backward()
+        hook.remove()
+        assert len(calls) == 1 + checkpointing  # once more in the backward pass
+        results.append([out, *(p.grad.clone() for p in model.parameters())])
+    for a, b in zip(*results, strict=True):
+        assert_same(a, b)

@@ -199,9 +199,7 @@ class Attention(nn.Module):
         out = self.out(mixed.transpose(1, 2).flatten(2))
         return out if weights is None else (out, weights)
 
-    def project(
-        self, x: Tensor, memory: Tensor | ProjectedMemory | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, memory: Tensor | ProjectedMemory | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x, and keys and values of memory or of x, as ``attend`` takes them: normalized, before any rotation."""
         q = self.query_norm(self._split_heads(self.queries(x), self.heads))
         if isinstance(memory, ProjectedMemory):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -213,19 +214,23 @@ class Body(nn.Module):
     ) -> Tensor:
         positions = self._count_positions(tokens, key_mask, segment_ids, cache) if len(self.at_input) else None
         x = self._embed(tokens, positions)
-        recompute = self.gradient_checkpointing and self.training and cache is None and weights_into is None
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             if states_into is not None:
                 states_into.append(x)
-            if recompute:
-                masked = functools.partial(layer, key_mask=key_mask, segment_ids=segment_ids)
-                x = self._gradient_checkpointing_func(masked, x)
-            else:
-                x = layer(x, key_mask=key_mask, segment_ids=segment_ids, cache=layer_cache, weights_into=weights_into)
+            x = self._run_layer(
+                layer, x, layer_cache, key_mask=key_mask, segment_ids=segment_ids, weights_into=weights_into
+            )
         x = self.final_norm(x)
         if states_into is not None:
             states_into.append(x)
         return x
+
+    def _run_layer(self, layer: nn.Module, x: Tensor, cache: KVCache | None, **arguments: Any) -> Tensor:
+        """The output of a layer, with gradient checkpointing if it is on."""
+        is_stored = cache is not None or arguments.get("weights_into") is not None  # to be stored once
+        if self.gradient_checkpointing and self.training and not is_stored:
+            return self._gradient_checkpointing_func(functools.partial(layer, **arguments), x)
+        return layer(x, cache=cache, **arguments)
 
     def _embed(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
         """The input of the first layer; the parts of position that act on embeddings need positions."""

@@ -112,7 +112,7 @@ class DecoderBody(Body):
         caches = cache or [None] * len(self.layers)
         for layer, memory, own in zip(self.decoder_layers(), source.layers, caches, strict=True):
             cross = functools.partial(layer.attend_to_source, memory=memory, source=source, positions=shared)
-            x = layer(x, key_mask=key_mask, cache=own, between=cross)
+            x = self._run_layer(layer, x, own, key_mask=key_mask, between=cross)
         return self.final_norm(x)
 
 
