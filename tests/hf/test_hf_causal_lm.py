@@ -156,7 +156,10 @@ def test_assisted_generation_is_greedy_generation(model):
     assert torch.equal(helped, model.generate(prompt, **GREEDY))
 
 
-def test_weights_and_attentions_on_request(model):
+@pytest.mark.parametrize("backend", ["auto", "blockwise"])
+def test_weights_and_states_on_request(model, monkeypatch, backend):
+    for layer in model.decoder.body.stack():
+        monkeypatch.setattr(layer.attention, "backend", backend)
     ids, mask = left_padded()
     with torch.no_grad():
         out = model(ids, attention_mask=mask, output_attentions=True, output_hidden_states=True)
@@ -167,7 +170,7 @@ def test_weights_and_attentions_on_request(model):
     assert len(out.hidden_states) == 3
     logits = model.decoder.output(out.hidden_states[-1], model.decoder.body.embedding.weight)
     assert torch.equal(logits, out.logits)
-    assert all(layer.attention.backend == "auto" for layer in model.decoder.body.stack())
+    assert all(layer.attention.backend == backend for layer in model.decoder.body.stack())
 
 
 def test_loss_of_labels(model):

@@ -48,6 +48,9 @@ GENERATOR, SEARCH = (
 L, S, R = "lab/", "statistics/", "report/comparison/"
 LOOP = ["tests/lab/test_training.py", "-k", "own_data or between_two"]
 SCHEDULED = ["tests/lab/test_training.py", "-k", "schedules"]
+DECAYED = ["tests/lab/test_training.py", "-k", "matrices_alone"]
+GATED = ["tests/models/test_body.py", "-k", "gated"]
+NORMALIZED = ["tests/attention/test_qk_norm.py", "-k", "formulas or autocast"]
 DIVERGED = ["tests/lab/test_divergence.py", "-k", "no_number"]
 OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or names_the_sources"]
 RESULTS = ["tests/lab/test_results.py"]
@@ -149,6 +152,11 @@ MUTANTS = [
     (L + "training.py", "b.lr * (step + 1) / b.warmup_steps", "b.lr * step / b.warmup_steps", SCHEDULED),
     (L + "training.py", 'before.get("recent", [])', "[]", LOOP),
     (L + "training.py", "if not math.isfinite(float(norm)):", "if False:", DIVERGED),
+    (L + "training.py", "b.min_lr_ratio + (1 - b.min_lr_ratio) * cosine", "max(b.min_lr_ratio, cosine)", SCHEDULED),
+    (L + "training.py", "p.ndim >= 2 and id(p) not in inside", "p.ndim >= 2", DECAYED),
+    ("models/body.py", "self.activation(self.gate(x)) * self.into(x)", "self.activation(self.into(x)) * self.gate(x)", GATED),
+    (A + "module.py", "k = self.key_norm(", "k = self.query_norm(", NORMALIZED),
+    (A + "module.py", "return q.to(v.dtype), k, v", "return q, k, v", NORMALIZED),
     (L + "training.py", "require_finite(metrics, step, curves)", "pass", DIVERGED),
     (L + "checkpoints.py", 'torch.set_rng_state(tensors[f"{own}cpu"])', "pass", LOOP),
     (L + "training.py", "schedule.steps_per_epoch + number >= first", "schedule.steps_per_epoch + number > first", RESUMED),

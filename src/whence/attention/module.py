@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence import hook_outputs, shapes
@@ -40,6 +41,13 @@ class ProjectedMemory:
     def select(self, rows: Tensor) -> ProjectedMemory:
         """The memory of some rows, in any order and with repetition, as in beam search."""
         return ProjectedMemory(self.k[rows], self.v[rows])
+
+
+class HeadNorm(nn.RMSNorm):
+    """RMSNorm of a query or a key over its dimension, in the dtype of the input: under autocast the weight may have another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class Attention(nn.Module):
@@ -130,8 +138,8 @@ class Attention(nn.Module):
         self.keys = nn.Linear(embed_dim, num_kv_heads * self.head_dim, bias=bias)
         self.values = nn.Linear(embed_dim, num_kv_heads * self.value_dim, bias=bias)
         self.out = nn.Linear(heads * self.value_dim, embed_dim, bias=bias)
-        self.query_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if norm == "rms" else nn.Identity()
-        self.key_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if norm == "rms" else nn.Identity()
+        self.query_norm = HeadNorm(self.head_dim, eps=norm_eps) if norm == "rms" else nn.Identity()
+        self.key_norm = HeadNorm(self.head_dim, eps=norm_eps) if norm == "rms" else nn.Identity()
 
     _inside: Position
 
