@@ -4,7 +4,7 @@ The source reports BLEU on WMT'14 English-German against rotary, ALiBi, Shaw and
 Bonferroni's correction at 0.01. It adds position vectors to the input of its models as well, so EPAR is also tried together with
 learned and with sinusoidal vectors. A position acts in the self-attention of both stacks; cross-attention has none.
 
-``scale`` is "small" (a smoke test, seconds), "cpu" (Multi30k, an hour on two cores), "gpu" (Multi30k until it is learned, an
+``scale`` is "small" (a smoke test, seconds), "cpu" (Multi30k, an hour or two on two cores), "gpu" (Multi30k until it is learned, an
 hour on one large accelerator with parallel runs) or "source" (WMT'14 at the size of the source, weeks). Multi30k and WMT'14 are
 read from the folder of WHENCE_DATA; ``python -m whence.lab.data.downloads multi30k wmt14`` fetches them.
 """

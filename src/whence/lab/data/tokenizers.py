@@ -98,8 +98,22 @@ class WordTokenizer:
         return [name if name.isprintable() else repr(name)[1:-1] for name in names]  # a newline may be a word
 
     def decode_text(self, tokens: Sequence[int]) -> str:
-        """Words with spaces between them, since the spaces of the text are not tokens; characters without."""
-        return ("" if self.pattern is CHARACTERS else " ").join(self.names[token] for token in tokens)
+        """Words with spaces where text usually has them, since its own spaces are not tokens; characters as they are."""
+        names = [self.names[token] for token in tokens]
+        return "".join(names) if self.pattern is CHARACTERS else join_words(names)
+
+
+#: spaces that joined words have and text does not: before closing marks, after opening ones, around hyphens and apostrophes
+EXTRA_SPACE = re.compile(r" (?=[.,;:!?%)\]}])|(?<=[(\[{]) | (?=[-'’] \w)|(?<=\w [-'’]) ")
+
+
+def join_words(words: Sequence[str]) -> str:
+    """A text of words and marks.
+
+    >>> join_words("Ein Mann mit T - Shirt ( rot ) , der winkt .".split())
+    'Ein Mann mit T-Shirt (rot), der winkt.'
+    """
+    return EXTRA_SPACE.sub("", " ".join(words))
 
 
 #: a character, including line breaks

@@ -24,7 +24,8 @@ def score_translations(translations: Sequence[str], references: Sequence[str]) -
     """
     metrics = require_package("sacrebleu.metrics", "BLEU and chrF", "translation")
     values, signatures = {}, {}
-    for name, metric in (("bleu", metrics.BLEU()), ("chrf", metrics.CHRF())):
+    # force: no warning about translations that look tokenized
+    for name, metric in (("bleu", metrics.BLEU(force=True)), ("chrf", metrics.CHRF())):
         values[name] = float(metric.corpus_score(list(translations), [list(references)]).score)
         signatures[name] = str(metric.get_signature())
     return TranslationScores(values, signatures)
