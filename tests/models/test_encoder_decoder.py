@@ -112,7 +112,14 @@ def test_the_target_sees_all_of_the_source_and_no_later_target():
     assert ((model(changed, target) - before).abs().amax(2) > 1e-6).all()
 
 
-@pytest.mark.parametrize("about", [{}, {"init": "scaled", "tie_embeddings": True, "norm": "post"}, {"bias": False}])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"init": "scaled", "tie_embeddings": True, "norm": "post"},
+        {"norm_type": "rms", "gated_ffn": True, "qk_norm": True, "bias": False},
+    ],
+)
 def test_gradients_reach_every_parameter(about):
     position = Learned(WIDTH, 16) + Epar(learnable=True)
     model = encoder_decoder(position, Shaw(HEAD_WIDTH, clip=2), **about).train()

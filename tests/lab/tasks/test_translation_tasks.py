@@ -181,7 +181,7 @@ def test_positions_of_an_encoder_decoder(pairs_file):
     """A causal form in the decoder, a symmetric one in the encoder, and one in cross-attention only if it is asked for."""
     for cross, expected in (("none", ["symmetric", "causal"]), ("same", ["symmetric", "causal", "symmetric"])):
         task = load_pairs(pairs_file, architecture="encoder-decoder", cross_position=cross)
-        model = task.build_model(MODEL, parse_arm("alibi"), 0)
+        model = task.build_model(MODEL | {"head_dim": 6}, parse_arm("Alibi() + Shaw()"), 0)
         assert [module.form for module in model.modules() if type(module).__name__ == "Alibi"] == expected
 
 

@@ -7,7 +7,7 @@ the decoder the separator and the target. Both predict the target and its end, a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -131,8 +131,8 @@ class PairsTask(Task):
         require_known_fields("Study(model=...)", settings, ModelSpec)
         defaults: dict[str, Any] = {"vocab_size": self.vocab_size, "kind": "encoder-decoder"}
         spec = ModelSpec(**(defaults | dict(settings)))
-        causal = ModelDims(spec.heads, spec.embed_dim // spec.heads, spec.embed_dim, self.context)
-        both_ways = ModelDims(spec.heads, spec.embed_dim // spec.heads, spec.embed_dim, self.context, causal=False)
+        causal = ModelDims(spec.heads, spec.effective_head_dim, spec.embed_dim, self.context)
+        both_ways = replace(causal, causal=False)
         return build_encoder_decoder(
             spec,
             lambda layer: arm.build(causal),
