@@ -19,6 +19,7 @@ PURPOSES = {
     "ray": "runs on a Ray cluster",
     "slurm": "runs on a Slurm cluster",
     "peft": "adapters that cures train and load",
+    "bench": "benchmarks through lm-evaluation-harness",
 }
 HELP = "Show what is installed, what is missing, and what each extra is for."
 

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from whence.cli import probe_report
+from whence.cli.bench_report import find_benchmarks, write_bench_comparison, write_bench_report
 from whence.cli.mend_report import write_trial_report
 from whence.errors import usage_error
 from whence.records import find_folders
 
 HELP = (
-    "Write the report of the studies, probes or trials of cures in a folder, from their records alone. Compare two probes "
-    "in one report."
+    "Write the report of the studies, probes, trials of cures or benchmarks in a folder, from their records alone. Compare "
+    "two probes or two benchmarked models in one report."
 )
 EXAMPLES = """Examples:
 
@@ -34,15 +35,19 @@ RESULTS = Path("results")
 def report(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folder of studies, probes or trials (default: results), or two probes to compare."),
+        typer.Argument(help="Folder of studies, probes, trials or benchmarks (default: results), or two to compare."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output file. Default: report.html in the folder.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Name of a compared probe. Repeat it for each.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Name of a compared probe or model. Repeat it for each.")
+    ] = None,
 ) -> None:
     if len(folders or ()) > 1 or label:
-        from whence.cli.probe_report import write_comparison
-
-        print(f"report: {write_comparison(folders or (), out, label or ())}")
+        benchmarks = [found for folder in folders or () for found in find_benchmarks(folder)]
+        if benchmarks:
+            write_bench_comparison(benchmarks, out, label or ())
+            return
+        print(f"report: {probe_report.write_comparison(folders or (), out, label or ())}")
         return
     report_folder(folders[0] if folders else RESULTS, out)
 
@@ -50,21 +55,25 @@ def report(
 def report_folder(folder: Path, out: Path | None) -> None:
     """Write the reports of one folder: one for all its studies, and one for each of its probes."""
     folders, probes = find_folders(folder, "study.json"), find_folders(folder, "plan.json")
-    trials = find_folders(folder, "trial.json")
-    if not folders and not probes and not trials:
+    trials, benchmarks = find_folders(folder, "trial.json"), find_benchmarks(folder)
+    if not folders and not probes and not trials and not benchmarks:
         raise usage_error(
             "whence report",
-            f"no study.json, plan.json or trial.json in {folder}" if folder.exists() else f"no folder {folder}",
-            "a study has a file study.json, a probe plan.json, a trial of cures trial.json",
+            f"no study.json, plan.json, trial.json or bench.json in {folder}"
+            if folder.exists()
+            else f"no folder {folder}",
+            "a study has a file study.json, a probe plan.json, a trial of cures trial.json, benchmarks bench.json",
             "name a folder of records, or run a study, a probe or a trial first",
         )
-    if out is not None and len(probes) + len(trials) + bool(folders) > 1:
+    if out is not None and len(probes) + len(trials) + len(benchmarks) + bool(folders) > 1:
         raise usage_error(
             "whence report --out",
-            f"{len(probes)} probes and {len(trials)} trials in {folder}",
-            "each probe and each trial has its own report",
+            f"{len(probes)} probes, {len(trials)} trials and {len(benchmarks)} benchmarked models in {folder}",
+            "each of them has its own report",
             "name the folder of one of them",
         )
+    for benchmark in benchmarks:
+        write_bench_report(benchmark, out)
     for trial in trials:
         write_trial_report(trial, out)
     for probe in probes:

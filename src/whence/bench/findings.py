@@ -1,0 +1,242 @@
+"""The findings of a benchmarked model, and of two, as plain JSON from records alone.
+
+A mean over items has Wilson's interval if every item is right or wrong, and a bootstrap interval otherwise. Corpus metrics
+have sacrebleu's bootstrap interval. Two models are compared item by item on the deciding metric of each task; the error rate
+covers all tasks together.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence import records
+from whence.bench.bench_folder import load_plan, read_records
+from whence.bench.tasks.scores import corpus_metric
+from whence.errors import MissingExtra, usage_error
+from whence.lab.results import group_environments
+from whence.probe.curves import LEVEL, bootstrap_means
+from whence.probe.identity import describe_intervention
+from whence.probe.probed_model import QUICK
+from whence.statistics import AnalysisPlan, compare_paired, proportion
+
+Record = dict[str, Any]
+MARGIN = 2.0  # points
+CORPUS_DRAWS = 500
+
+
+def collect_findings(folder: Path, command: str = "") -> Record:
+    """The findings of one folder."""
+    content = load_plan(folder)
+    every, older = latest_records(read_records(folder, content["hash"]))
+    if not every:
+        raise usage_error(
+            "whence report", f"{folder}, which has no finished task", "a report needs one", "run whence bench again"
+        )
+    return {
+        "title": f"Benchmarks of {name_model(content)}",
+        "name": name_model(content),
+        "command": command or content.get("command") or f"whence report {folder}",
+        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "environment": records.describe_environment(("torch",)),
+        "ran": group_environments(every),
+        "model": content["model"],
+        "plan": content["plan"],
+        "hash": content["hash"],
+        "tasks": [summarize_task(record) for record in every],
+        "older": [f"{one['benchmark']} {one['task']} of {one['started']}" for one in older],
+    }
+
+
+def latest_records(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
+    """The last record of each task, and the records of its earlier versions: other files, settings or code of the task."""
+    latest = {(one["benchmark"], one["task"]): one for one in every}
+    return list(latest.values()), [one for one in every if one is not latest[one["benchmark"], one["task"]]]
+
+
+def name_model(content: Mapping[str, Any]) -> str:
+    """The model with what is attached or applied, in a few words."""
+    plan = content["plan"]
+    name = "a tiny random model" if plan["model"] == QUICK else Path(plan["model"]).name
+    parts = [one["position"] for one in plan["identity"]["attached"]]
+    if plan["identity"].get("intervention"):
+        parts.append(describe_intervention(plan["identity"]["intervention"]))
+    return " with ".join([name, " and ".join(parts)]) if parts else name
+
+
+def summarize_task(record: Record) -> Record:
+    """Every metric of a task with its interval."""
+    metrics = []
+    for name, score in record["scores"].items():
+        values = [row["values"][name] for row in record["rows"] if name in row["values"]]
+        percent = bool(values) and is_share(values)
+        interval = mean_interval(values) if values else corpus_interval(record, name)
+        factor = 100.0 if percent else 1.0
+        metrics.append(
+            {
+                "metric": name,
+                "score": factor * score,
+                "interval": None if interval is None else [factor * end for end in interval],
+                "unit": "%" if percent else "",
+                "items": len(values) or record["items"],
+                "decides": name == record["metric"],
+            }
+        )
+    metrics.sort(key=lambda one: not one["decides"])
+    keep = ("benchmark", "task", "hash", "items", "files", "seconds", "metric")
+    shortened = sum(row["shortened"] for row in record["rows"])
+    return {**{name: record[name] for name in keep}, "metrics": metrics, "shortened": shortened}
+
+
+def is_share(values: Sequence[float]) -> bool:
+    """Whether all values lie from 0 to 1, so that they are shown in percent."""
+    return all(0 <= value <= 1 for value in values)
+
+
+def mean_interval(values: Sequence[float]) -> list[float] | None:
+    """Wilson's interval for right and wrong items, a bootstrap interval for others; None without any variance."""
+    if all(value in (0, 1) for value in values):
+        interval = proportion(int(sum(values)), len(values), LEVEL).interval
+        return [interval.low, interval.high]
+    return quantile_interval(bootstrap_means(torch.tensor(values, dtype=torch.float64)[:, None], seed=0)[:, 0])
+
+
+def corpus_interval(record: Record, name: str) -> list[float] | None:
+    """A bootstrap interval of BLEU or TER over items; None for other metrics and for fewer than two items.
+
+    Corpus chrF has none: sacrebleu does not publish its counts, and the mean of the sentences has an interval.
+    """
+    if name not in record["corpus"] or record["items"] < 2 or name == "chrf":
+        return None
+    try:
+        draws = bootstrap_corpus(name, [(str(row["answer"]).strip(), str(row["target"])) for row in record["rows"]])
+    except MissingExtra:  # a report needs no extra; the score stays without an interval
+        return None
+    return quantile_interval(torch.tensor(draws, dtype=torch.float64))
+
+
+def quantile_interval(draws: Tensor) -> list[float] | None:
+    """The percentile interval of bootstrap draws; None if they are all equal, because no width would claim certainty."""
+    tail = (1 - LEVEL) / 2
+    low, high = torch.quantile(draws, torch.tensor([tail, 1 - tail], dtype=draws.dtype)).tolist()
+    return [low, high] if low < high else None
+
+
+def bootstrap_corpus(name: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
+    """Scores of (answer, reference) pairs that are drawn with replacement, from the counts of each pair."""
+    metric = corpus_metric(name, effective_order=True)
+    every = [metric.sentence_score(answer, [reference]) for answer, reference in pairs]
+    if name == "ter":
+        table = torch.tensor([[float(one.num_edits), float(one.ref_length)] for one in every], dtype=torch.float64)
+        means = bootstrap_means(table, seed=0, draws=CORPUS_DRAWS)
+        return (100 * means[:, 0] / means[:, 1]).tolist()
+    counts = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in every]
+    sums = bootstrap_means(torch.tensor(counts, dtype=torch.float64), seed=0, draws=CORPUS_DRAWS) * len(pairs)
+    scores = []
+    for row in sums.round().long().tolist():
+        correct, total, (answer, reference) = row[:4], row[4:8], row[8:]
+        whole = metric.compute_bleu(correct, total, answer, reference, metric.smooth_method, metric.smooth_value)
+        scores.append(float(whole.score))
+    return scores
+
+
+def compare_benchmarks(
+    before: Path, after: Path, labels: Sequence[str] = (), margin: float = MARGIN, command: str = ""
+) -> Record:
+    """Two folders compared on the tasks that both have, item by item."""
+    plans = [load_plan(folder) for folder in (before, after)]
+    latest = [
+        {(one["benchmark"], one["task"]): one for one in latest_records(read_records(folder, plan["hash"]))[0]}
+        for folder, plan in zip((before, after), plans, strict=True)
+    ]
+    common = [key for key in latest[0] if key in latest[1]]
+    if not common:
+        raise usage_error(
+            "whence report", f"{before} and {after} without a common task", "both must have run it", "run it on both"
+        )
+    names = list(labels) or [name_model(plan) for plan in plans]
+    if names[0] == names[1]:
+        names = [f"{name} ({plan['hash'][:6]})" for name, plan in zip(names, plans, strict=True)]
+    tasks = [compare_task(latest[0][key], latest[1][key], names, margin, 1 / len(common)) for key in common]
+    same = len({str(plan["plan"]["identity"].get("weights")) for plan in plans}) == 1
+    return {
+        "title": "Benchmarks before and after" if same else "Benchmarks of two models",
+        "names": names,
+        "margin": margin,
+        "command": command or f"whence report {before} {after}",
+        "when": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "environment": records.describe_environment(("torch",)),
+        "sides": [
+            {
+                "model": plan["model"],
+                "plan": plan["plan"],
+                "hash": plan["hash"],
+                "ran": group_environments([own[key] for key in common]),
+            }
+            for plan, own in zip(plans, latest, strict=True)
+        ],
+        "tasks": tasks,
+        "only": sorted({key[1] for one in latest for key in one} - {key[1] for key in common}),
+    }
+
+
+def compare_task(before: Record, after: Record, names: Sequence[str], margin: float, share: float) -> Record:
+    """One task of two models: a paired contrast over the common items, and the scores of both."""
+    if before["hash"] != after["hash"]:
+        raise usage_error(
+            "whence report",
+            f"two versions of {before['benchmark']} {before['task']} ({before['hash'][:8]}, {after['hash'][:8]})",
+            "a comparison needs the same files, settings and code of a task",
+            "run whence bench again on both models",
+        )
+    metric = before["metric"]
+    if metric is None:
+        raise usage_error(
+            "whence report",
+            f"{before['task']}, which has no metric with a value for each item",
+            "a paired test compares items",
+            "compare other tasks",
+        )
+    sides = [{row["item"]: row["values"][metric] for row in one["rows"]} for one in (before, after)]
+    items = [item for item in sides[0] if item in sides[1]]
+    if not items:
+        raise usage_error(
+            "whence report",
+            f"{before['task']} without a common item",
+            "both models must answer it",
+            "pass equal --items",
+        )
+    values = [[side[item] for item in items] for side in sides]
+    percent = is_share([*values[0], *values[1]])
+    factor = 100.0 if percent else 1.0
+    table = {
+        name: {item: factor * value for item, value in zip(items, own, strict=True)}
+        for name, own in zip(names, values, strict=True)
+    }
+    plan = AnalysisPlan(
+        baseline=names[0],
+        margin=margin,
+        unit="points" if percent else "",
+        share=share,
+        higher_is_better=before["higher_is_better"].get(metric, True),
+    )
+    (contrast,) = compare_paired(table, plan).contrasts
+    prompts = [{row["item"]: row["prompt_hash"] for row in one["rows"]} for one in (before, after)]
+    return {
+        "benchmark": before["benchmark"],
+        "task": before["task"],
+        "metric": metric,
+        "items": len(items),
+        "means": [factor * sum(own) / len(own) for own in values],
+        "unit": "%" if percent else "",
+        "better_items": sum(b > a for a, b in zip(*values, strict=True)),
+        "worse_items": sum(b < a for a, b in zip(*values, strict=True)),
+        "other_prompts": sum(prompts[0][item] != prompts[1][item] for item in items),
+        "contrast": contrast.to_json(),
+        "verdict": contrast.verdict,
+    }

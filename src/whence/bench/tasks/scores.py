@@ -1,0 +1,110 @@
+"""How answers are scored: the functions that lm-evaluation-harness calls with a row and the generated answer.
+
+The harness's own scores are used where it has them (LongBench, GLUE). Its SQuAD and SCROLLS load their metrics from the hub,
+so exact match, F1 and ROUGE are here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from whence.errors import require_package
+from whence.probe.tasks.task import normalize_answer
+
+Row = dict[str, Any]
+UNANSWERABLE = "unanswerable"
+
+
+def exact_match(answer: str, reference: str) -> float:
+    """1 if the two are equal without case, punctuation and articles.
+
+    >>> exact_match("The Eiffel tower.", "eiffel Tower"), exact_match("Paris", "")
+    (1.0, 0.0)
+    """
+    return float(normalize_answer(answer) == normalize_answer(reference))
+
+
+def token_f1(answer: str, reference: str) -> float:
+    """F1 of the words of an answer. An empty side scores 1 only against another empty side, as SQuAD 2.0 defines it.
+
+    >>> token_f1("the tower in Paris", "Paris"), token_f1("", ""), token_f1("Paris", "")
+    (0.5, 1.0, 0.0)
+    """
+    words, expected = normalize_answer(answer).split(), normalize_answer(reference).split()
+    if not words or not expected:
+        return float(words == expected)
+    common = sum((Counter(words) & Counter(expected)).values())
+    return 2 * common / (len(words) + len(expected))
+
+
+def score_squad(row: Row, results: Sequence[str]) -> dict[str, float]:
+    """SQuAD 2.0: exact match and F1 over all questions, over those with an answer and over those without.
+
+    The answer "unanswerable" is the empty answer.
+    """
+    answer = results[0].strip()
+    if normalize_answer(answer) == UNANSWERABLE:
+        answer = ""
+    references = row["answers"] or [""]
+    scores = {
+        "exact": max(exact_match(answer, one) for one in references),
+        "f1": max(token_f1(answer, one) for one in references),
+    }
+    part = "HasAns" if row["answers"] else "NoAns"
+    return scores | {f"{part}_{name}": value for name, value in scores.items()}
+
+
+def score_f1(row: Row, results: Sequence[str]) -> dict[str, float]:
+    """The best F1 over the accepted answers."""
+    return {"f1": max(token_f1(results[0].strip(), one) for one in row["answers"])}
+
+
+def score_exact(row: Row, results: Sequence[str]) -> dict[str, float]:
+    """Exact match with an accepted answer."""
+    return {"exact": max(exact_match(results[0].strip(), one) for one in row["answers"])}
+
+
+def score_rouge(row: Row, results: Sequence[str]) -> dict[str, float]:
+    """ROUGE-1, ROUGE-2 and ROUGE-L (F measure with stemming), each the best over the references."""
+    scorer = require_package("rouge_score.rouge_scorer", "whence bench", "bench").RougeScorer(
+        ["rouge1", "rouge2", "rougeL"], use_stemmer=True
+    )
+    scores = scorer.score_multi(row["answers"], results[0].strip())
+    return {name: float(score.fmeasure) for name, score in scores.items()}
+
+
+def score_translation(row: Row, results: Sequence[str]) -> dict[str, Any]:
+    """Corpus BLEU, chrF and TER by the harness, and chrF of the sentence (0 to 1), which paired tests need."""
+    pair = (row["target"], results[0].strip())
+    return {"bleu": pair, "chrf": pair, "ter": pair, "sentence_chrf": sentence_chrf(*pair)}
+
+
+def score_code(row: Row, results: Sequence[str]) -> dict[str, Any]:
+    """Corpus BLEU over tokens separated by spaces, exact match of the tokens, and chrF of the program (0 to 1)."""
+    pair = (row["target"], " ".join(results[0].split()))
+    same = float(pair[1].split() == pair[0].split())
+    return {"code_bleu": pair, "exact": same, "sentence_chrf": sentence_chrf(*pair)}
+
+
+def sentence_chrf(reference: str, answer: str) -> float:
+    sacrebleu = require_package("sacrebleu", "whence bench", "bench")
+    return float(sacrebleu.sentence_chrf(answer, [reference]).score) / 100
+
+
+def code_bleu(pairs: Sequence[tuple[str, str]]) -> float:
+    """BLEU-4 of (reference, answer) pairs whose tokens are separated by spaces."""
+    return float(
+        corpus_metric("code_bleu").corpus_score([answer for _, answer in pairs], [[one for one, _ in pairs]]).score
+    )
+
+
+def corpus_metric(name: str, effective_order: bool = False) -> Any:
+    """The metric of sacrebleu behind ``bleu``, ``chrf``, ``ter`` or ``code_bleu``. ``effective_order``: for single sentences."""
+    metrics = require_package("sacrebleu.metrics", "whence bench", "bench")
+    if name == "code_bleu":
+        return metrics.BLEU(tokenize="none", smooth_method="add-k", effective_order=effective_order)
+    if name == "bleu":
+        return metrics.BLEU(effective_order=effective_order)
+    return {"chrf": metrics.CHRF, "ter": metrics.TER}[name]()

@@ -1,0 +1,70 @@
+"""The reports of benchmarks: the table on the terminal and the page, of one model and of two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whence.errors import usage_error
+from whence.records import find_folders
+
+
+def write_bench_report(folder: Path, out: Path | None = None) -> Path:
+    """The table on the terminal and the page, from the records of a folder alone."""
+    from whence import records
+    from whence.bench.findings import collect_findings
+    from whence.report.bench import page
+    from whence.report.bench.page import score_rows
+
+    findings = collect_findings(folder)
+    print_rows(findings["title"], ("task", "metric", "score (95% interval)", "items"), score_rows(findings))
+    path = out or folder / "report.html"
+    records.write_text(path, page(findings))
+    print(f"report: {path}")
+    return path
+
+
+def write_bench_comparison(
+    folders: Sequence[Path], out: Path | None, labels: Sequence[str] = (), margin: float | None = None
+) -> Path:
+    """The verdicts on the terminal and the page, from the records of two folders alone."""
+    from whence import records
+    from whence.bench.findings import MARGIN, compare_benchmarks
+    from whence.report.bench import comparison_page
+    from whence.report.bench.page import comparison_rows
+    from whence.report.bench.sentences import compare_answer
+
+    if len(folders) != 2:
+        raise usage_error("whence report", f"{len(folders)} folders", "a comparison needs two", "name two folders")
+    if labels and (len(labels) != 2 or labels[0] == labels[1]):
+        raise usage_error(
+            "whence report --label", repr(list(labels)), "the two models must have different names", "pass it twice"
+        )
+    before, after = folders
+    findings = compare_benchmarks(before, after, labels, MARGIN if margin is None else margin)
+    head = ("task", "verdict", "metric", "before", "after", "difference (interval)")
+    print_rows(findings["title"], head, comparison_rows(findings))
+    print(compare_answer(findings))
+    path = out or after / "comparison.html"
+    records.write_text(path, comparison_page(findings))
+    print(f"comparison: {path}")
+    return path
+
+
+def find_benchmarks(folder: Path) -> list[Path]:
+    """The folders with benchmarks: itself, or those in it."""
+    return find_folders(folder, "bench.json")
+
+
+def print_rows(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table on the terminal with the first columns of the rows."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for name in head:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*row[: len(head)])
+    Console(highlight=False).print(table)

@@ -1,0 +1,120 @@
+"""``whence bench`` with the tiny random model: all benchmarks, resuming, comparing, own tasks, and errors in the options."""
+
+import json
+
+import pytest
+
+from whence.probe.probed_model import tiny_random_model
+
+
+def test_every_benchmark_then_resume(bench, tmp_path, whence_here):
+    names = ("longbench", "scrolls", "wmt", "codexglue", "glue", "squad")
+    options = [part for name in names for part in ("--benchmark", name)]
+    done = bench(*options, "--items", "2")
+    assert done.returncode == 0, done.stderr
+    folder = next((tmp_path / "out").glob("quick-*"))
+    stored = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
+    assert {record["benchmark"] for record in stored.values()} == set(names)
+    assert stored["squad-squad2"]["items"] == 2 and stored["squad-squad2"]["environment"]["packages"]["lm_eval"]
+    assert stored["longbench-qasper"]["rows"][0]["shortened"] and not stored["glue-sst2"]["rows"][0]["shortened"]
+    assert {"bleu", "chrf", "sentence_chrf"} <= set(stored["wmt-wmt22_zh_en"]["scores"])
+    results = tmp_path / "out" / "results" / "longbench" / folder.name
+    found = json.loads((results / "results_trec.json").read_text())  # as the harness writes it
+    assert found["results"]["longbench-trec"]["sample_len"] == 2 and found["config"]["model"] == "quick"
+    samples = [json.loads(line) for line in (results / "samples_trec.jsonl").read_text().splitlines()]
+    assert [sample["doc"]["answers"] for sample in samples] == [["Date"], ["Date"]]
+    page = (folder / "report.html").read_text()
+    assert "LongBench score" in page and "ROUGE-L" in page and "cannot be compared with published" in page
+    assert done.stderr.count("already measured") == 0
+    again = bench(*options, "--items", "2")
+    assert again.stderr.count("already measured") == len(stored)
+    (folder / "report.html").unlink()
+    assert whence_here("report", "out").returncode == 0 and (folder / "report.html").is_file()
+
+
+def test_a_cure_compared_with_the_model_and_its_records(bench, tmp_path, whence_here):
+    task = ("--benchmark", "glue", "--subset", "sst2")
+    done = bench(*task, "--intervention", "log-n(trained=8)", "--compare", "quick")
+    assert done.returncode == 0, done.stderr
+    (page,) = (tmp_path / "out").glob("*/comparison.html")
+    assert "1 undecided" in page.read_text() and "log-n" in page.read_text()
+    before, after = sorted((tmp_path / "out").glob("quick-*"), key=lambda folder: (folder / "comparison.html").exists())
+    again = bench(*task, "--position", "alibi", "--compare", before)
+    assert again.returncode == 0 and "Alibi" in again.stdout, again.stderr
+    both = whence_here("report", before, after, "--label", "plain", "--label", "cured", "--out", "two.html")
+    assert both.returncode == 0 and "cured compared with plain" in (tmp_path / "two.html").read_text()
+    same = bench(*task, "--compare", "quick")
+    assert same.returncode == 2 and "--compare" in same.stderr and "must differ" in same.stderr
+
+
+def test_a_recipe(bench, tmp_path):
+    from whence.mend.recipe import model_checksum
+
+    recipe = {"format": 1, "cure": "log-n(trained=8)", "settings": {}, "model": {"name": "quick", "checksum": ""}}
+    recipe["model"]["checksum"] = model_checksum(tiny_random_model().model)
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe))
+    done = bench("--benchmark", "glue", "--subset", "sst2", "--recipe", "recipe.json")
+    assert done.returncode == 0 and "log-n" in done.stdout, done.stderr
+    (tmp_path / "pine.json").write_text(json.dumps(recipe | {"cure": "pine"}))
+    refused = bench("--benchmark", "glue", "--recipe", "pine.json")
+    assert refused.returncode == 2 and "--recipe got pine" in refused.stderr and "documents" in refused.stderr
+
+
+def test_a_task_file_and_a_budget(bench, tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"q": "1 + 1 =", "a": "2"}\n{"q": "1 + 2 =", "a": "3"}\n')
+    (tmp_path / "task.yaml").write_text(
+        "task: sums\ndataset_path: json\ndataset_kwargs: {data_files: {test: rows.jsonl}}\ntest_split: test\n"
+        "output_type: multiple_choice\ndoc_to_text: q\ndoc_to_choice: ['2', '3']\ndoc_to_target: a\n"
+        "metric_list: [{metric: acc}]\n"
+    )
+    done = bench("--task", "task.yaml", "--benchmark", "glue", "--subset", "sst2", "--budget", "0.001s")
+    assert done.returncode == 0 and "run the same command to resume" in done.stderr, done.stderr
+    done = bench("--task", "task.yaml", "--benchmark", "glue", "--subset", "sst2")
+    assert "already measured" in done.stderr and "sums" in done.stdout, done.stderr
+    (path,) = (tmp_path / "out").glob("quick-*/task-sums-*.json")
+    record = json.loads(path.read_text())
+    assert record["metric"] == "acc" and record["items"] == 2 and list(record["files"]) == ["task.yaml"]
+
+
+def test_examples_before_the_question(bench, tmp_path):
+    done = bench("--benchmark", "codexglue", "--subset", "code-refinement", "--shots", "1", "--max-length", "256")
+    assert done.returncode == 0, done.stderr
+    (samples,) = (tmp_path / "out" / "results" / "codexglue").glob("*/samples_*.jsonl")
+    prompt = json.loads(samples.read_text().splitlines()[0])["arguments"]["gen_args_0"]["arg_0"]
+    assert prompt.count("Buggy code:") == 2
+    refused = bench("--benchmark", "squad", "--shots", "1")
+    assert refused.returncode == 2 and "--shots" in refused.stderr and "squad2" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ((), ("--benchmark", "none", "longbench")),
+        (("--subset", "trec"), ("--subset", "trec", "add --benchmark")),
+        (("--task", "no.yaml"), ("--task", "no.yaml", "check the path")),
+        (("--benchmark", "glue", "--intervention", "reorder"), ("--intervention", "reorder", "whence mend")),
+        (("--benchmark", "glue", "--recipe", "no.json"), ("--recipe", "no.json")),
+        (("--benchmark", "glue", "--max-length", "9000"), ("--max-length", "9000", "8192")),
+        (("--benchmark", "longbench", "--max-length", "17"), ("--max-length", "larger")),
+        (("--benchmark", "glue", "--budget", "soon"), ("--budget", "soon", "20m")),
+    ],
+)
+def test_wrong_options(bench, options, parts):
+    done = bench(*options)
+    assert done.returncode == 2 and all(part in done.stderr for part in parts), done.stderr
+
+
+def test_the_middle_of_a_long_prompt_is_cut():
+    from whence.bench.harness import cut_middle
+
+    lm = tiny_random_model()
+    text = "".join(chr(97 + n % 26) for n in range(100))
+    assert cut_middle(lm, text, 100) == text
+    assert cut_middle(lm, text, 11) == text[:5] + text[-6:]
+    assert len(cut_middle(lm, "äöü" * 30, 21).encode()) <= 33  # bytes of cut characters become signs
+
+
+def test_without_the_extra_the_error_names_it(whence_here, data, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
+    done = whence_here("bench", "--quick", "--benchmark", "glue", "--data", data)
+    assert done.returncode == 2 and "whence[bench]" in done.stderr

@@ -1,0 +1,114 @@
+"""Intervals, verdicts and pages from records that are written by hand. None of it needs the harness."""
+
+import json
+
+import pytest
+
+from whence import records
+from whence.bench.bench_folder import PLAN
+from whence.bench.findings import collect_findings, compare_benchmarks, mean_interval
+from whence.errors import WhenceError
+from whence.probe.identity import text_checksum
+from whence.report.bench import comparison_page, page
+
+IDENTITY = {"kind": "weights", "attached": [], "dtype": "float32", "device": "cpu"}
+SETTINGS = {"items": None, "shots": 0, "max_length": 64, "max_new_tokens": None, "chat": False}
+
+
+def write_folder(folder, values, model="before", hash_="0" * 16, **changes):
+    """A folder with one record, as ``whence bench`` writes it."""
+    plan = {"model": model, "identity": IDENTITY, "settings": SETTINGS}
+    key = text_checksum(plan)
+    records.write(folder / PLAN, {"format": 1, "plan": plan, "hash": key, "model": {"name": model}, "command": None})
+    rows = [
+        {
+            "item": str(n),
+            "values": {"acc": value},
+            "answer": "x",
+            "target": "x",
+            "prompt_hash": "h",
+            "shortened": n == 0,
+        }
+        for n, value in enumerate(values)
+    ]
+    record = {
+        "kind": "benchmark", "plan": key, "benchmark": "glue", "task": "sst2", "hash": hash_, "files": {"dev.tsv": "a" * 64},
+        "metric": "acc", "corpus": [], "higher_is_better": {"acc": True}, "scores": {"acc": sum(values) / len(values)},
+        "items": len(rows), "rows": rows, "seconds": 1.0, "started": "2026-01-01T00:00:00", "environment": {}, **changes,
+    }  # fmt: skip
+    records.write(folder / f"glue-sst2-{hash_}.json", record)
+    return folder
+
+
+def test_a_score_with_its_interval_and_a_page(tmp_path):
+    folder = write_folder(tmp_path / "one", [1.0] * 9 + [0.0])
+    findings = collect_findings(folder)
+    (metric,) = findings["tasks"][0]["metrics"]
+    assert metric["score"] == pytest.approx(90) and metric["interval"] == pytest.approx(
+        [59.58, 98.21], abs=0.01
+    )  # Wilson
+    assert findings["tasks"][0]["shortened"] == 1
+    text = page(findings)
+    assert "90.0% (59.6 to 98.2)" in text and "fewer than 20 items" in text and "glue: sst2" in text
+
+
+def test_means_of_other_values_have_a_bootstrap_interval():
+    low, high = mean_interval([0.2, 0.4, 0.6, 0.8] * 10)
+    assert 0.4 < low < 0.5 < high < 0.6
+    assert mean_interval([0.5] * 4) is None  # no variance
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ([0.0] * 60, [1.0] * 50 + [0.0] * 10, "better"),
+        ([1.0] * 50 + [0.0] * 10, [0.0] * 60, "worse"),
+        ([1.0, 0.0] * 4, [0.0, 1.0] * 4, "undecided"),
+        ([0.5] * 40, [0.5 + 0.001 * (n % 2) for n in range(40)], "equivalent"),
+    ],
+)
+def test_verdicts_of_two_models(tmp_path, before, after, verdict):
+    folders = [write_folder(tmp_path / name, own, name) for name, own in (("before", before), ("after", after))]
+    findings = compare_benchmarks(*folders)
+    (task,) = findings["tasks"]
+    assert task["verdict"] == verdict and task["items"] == len(before)
+    text = comparison_page(findings)
+    assert f"1 {verdict}" in text and "after compared with before" in text
+
+
+def test_pairs_are_the_common_items(tmp_path):
+    folders = [write_folder(tmp_path / name, [0.0, 1.0] * n, name) for n, name in ((4, "before"), (2, "after"))]
+    assert compare_benchmarks(*folders)["tasks"][0]["items"] == 4
+
+
+def test_an_earlier_version_of_a_task_is_named(tmp_path):
+    folder = write_folder(tmp_path / "one", [0.0, 1.0])
+    write_folder(folder, [1.0, 1.0], hash_="1" * 16, started="2026-02-01T00:00:00")
+    findings = collect_findings(folder)
+    assert [task["hash"] for task in findings["tasks"]] == ["1" * 16] and findings["older"] == [
+        "glue sst2 of 2026-01-01T00:00:00"
+    ]
+    assert "2026-01-01T00:00:00" in page(findings)
+
+
+def test_what_cannot_be_compared(tmp_path):
+    one, other = (write_folder(tmp_path / name, [0.0, 1.0], name) for name in ("one", "other"))
+    write_folder(other, [0.0, 1.0], "other", hash_="1" * 16, started="2026-02-01T00:00:00")
+    with pytest.raises(WhenceError, match=r"two versions of glue sst2.*run whence bench again"):
+        compare_benchmarks(one, other)
+    elsewhere = write_folder(tmp_path / "x", [1.0], "x", benchmark="squad")
+    with pytest.raises(WhenceError, match="without a common task"):
+        compare_benchmarks(one, elsewhere)
+
+
+def test_a_changed_plan_or_a_foreign_record_is_an_error(tmp_path):
+    folder = write_folder(tmp_path / "one", [0.0, 1.0])
+    content = json.loads((folder / PLAN).read_text())
+    record = folder / f"glue-sst2-{'0' * 16}.json"
+    record.write_text(record.read_text().replace(content["hash"], "f" * 16))
+    with pytest.raises(WhenceError, match="of another plan"):
+        collect_findings(folder)
+    content["plan"]["model"] = "another"
+    (folder / PLAN).write_text(json.dumps(content))
+    with pytest.raises(WhenceError, match="not a plan with its own hash"):
+        collect_findings(folder)
