@@ -9,8 +9,10 @@ from whence.probe.probed_model import tiny_random_model
 
 def test_every_benchmark_then_resume(bench, tmp_path, whence_here):
     names = ("longbench", "scrolls", "wmt", "codexglue", "glue", "squad")
+    subsets = ("qasper", "trec", "qmsum", "wmt22_zh_en", "code-refinement", "sst2", "squad2")
     options = [part for name in names for part in ("--benchmark", name)]
-    done = bench(*options, "--items", "2")
+    options += [part for name in subsets for part in ("--subset", name)] + ["--items", "2", "--max-length", "128"]
+    done = bench(*options)
     assert done.returncode == 0, done.stderr
     folder = next((tmp_path / "out").glob("quick-*"))
     stored = {path.name.rpartition("-")[0]: json.loads(path.read_text()) for path in folder.glob("*-*.json")}
@@ -26,7 +28,7 @@ def test_every_benchmark_then_resume(bench, tmp_path, whence_here):
     page = (folder / "report.html").read_text()
     assert "LongBench score" in page and "ROUGE-L" in page and "cannot be compared with published" in page
     assert done.stderr.count("already measured") == 0
-    again = bench(*options, "--items", "2")
+    again = bench(*options)
     assert again.stderr.count("already measured") == len(stored)
     (folder / "report.html").unlink()
     assert whence_here("report", "out").returncode == 0 and (folder / "report.html").is_file()

@@ -18,6 +18,11 @@ def test_a_subset_without_a_name_is_one_whose_files_exist(data):
     assert [one.name for one in subsets] == ["qasper", "trec", "code-refinement", "cloze-maxmin-go", "sst2", "cola"]
 
 
+def test_two_benchmarks_share_a_name(data):
+    subsets, _ = select_subsets(["scrolls", "longbench"], ["qasper", "qmsum"], data)
+    assert [one.label for one in subsets] == ["longbench-qasper", "scrolls-qmsum"]
+
+
 def test_rows_of_each_format(data):
     (trec, *_), (qasper,) = rows_of(data, "longbench", "trec"), rows_of(data, "longbench", "qasper")
     assert trec["answers"] == ["Date"] and trec["all_classes"] == ["Date", "Food"]

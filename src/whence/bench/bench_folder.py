@@ -168,14 +168,19 @@ def describe_sample(sample: dict[str, Any]) -> dict[str, Any]:
 
 def write_harness_files(folder: Path, name: str, results: dict[str, Any], samples: Sequence[dict[str, Any]]) -> None:
     """Write ``results_NAME.json`` and ``samples_NAME.jsonl`` as lm-evaluation-harness writes them."""
-    default = importlib.import_module("lm_eval.utils").handle_non_serializable
+    utilities = importlib.import_module("lm_eval.utils")
+    default = utilities.handle_non_serializable
     text = json.dumps(results, indent=2, default=default, ensure_ascii=False)
     records.write_text(folder / f"results_{name}.json", text + "\n")
-    own = ("item", "shortened")
-    lines = [
-        json.dumps({key: value for key, value in one.items() if key not in own}, default=default, ensure_ascii=False)
-        for one in samples
-    ]
+    lines = []
+    for sample in samples:
+        line = {key: value for key, value in sample.items() if key not in ("item", "shortened")}
+        line["arguments"] = {
+            f"gen_args_{number}": {f"arg_{place}": value for place, value in enumerate(one)}
+            for number, one in enumerate(sample["arguments"])
+        }
+        line |= {key: utilities.sanitize_list(sample[key]) for key in ("resps", "filtered_resps")}
+        lines.append(json.dumps(line | {"target": str(sample["target"])}, default=default, ensure_ascii=False))
     records.write_text(folder / f"samples_{name}.jsonl", "\n".join(lines) + "\n")
 
 

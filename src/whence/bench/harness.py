@@ -203,12 +203,18 @@ def cut_middle(lm: ProbedModel, prompt: str, length: int) -> str:
             "a prompt needs at least 2 tokens beside the answer and the template",
             "pass a larger number",
         )
-    while len(tokens) > room:  # text that is tokenized again may have a token more
-        before, after = tokens[: room // 2], tokens[len(tokens) - (room - room // 2) :]
-        prompt = lm.tokenizer.decode(before) + lm.tokenizer.decode(after)
-        tokens = lm.tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        room -= max(0, len(tokens) - room)
-    return prompt
+    if len(tokens) <= room:
+        return prompt
+    keep = room
+    while keep >= 2:
+        text = lm.tokenizer.decode(tokens[: keep // 2]) + lm.tokenizer.decode(
+            tokens[len(tokens) - (keep - keep // 2) :]
+        )
+        excess = len(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) - room
+        if excess <= 0:
+            break
+        keep -= excess  # text that is tokenized again may have more tokens
+    return text
 
 
 def named_task(text: str) -> list[BenchTask]:

@@ -146,13 +146,13 @@ def select_tasks(
     from whence.bench.harness import harness_version, named_task, subset_task
     from whence.bench.tasks.catalogue import BENCHMARKS, select_subsets
 
-    if not benchmark and not task:
-        raise usage_error(
-            f"{COMMAND} --benchmark", "none", f"the benchmarks are {', '.join(BENCHMARKS)}", "name one, or a --task"
-        )
     if subset and not benchmark:
         raise usage_error(
             f"{COMMAND} --subset", ", ".join(subset), "a subset is part of a benchmark", "add --benchmark"
+        )
+    if not benchmark and not task:
+        raise usage_error(
+            f"{COMMAND} --benchmark", "none", f"the benchmarks are {', '.join(BENCHMARKS)}", "name one, or a --task"
         )
     harness_version()  # names the extra if it is missing
     tasks = []

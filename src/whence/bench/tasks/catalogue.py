@@ -205,7 +205,8 @@ BENCHMARKS: dict[str, dict[str, Subset]] = {
 def select_subsets(benchmarks: Sequence[str], names: Sequence[str], data: Path | None) -> tuple[list[Subset], Path]:
     """The subsets that the options name, and the folder of their files.
 
-    Without names, these are all subsets of the benchmarks whose files exist. A named subset must have its files.
+    Without names, these are all subsets of the benchmarks whose files exist. A named subset must have its files, in one of
+    the benchmarks that share the name.
     """
     unknown = next((name for name in benchmarks if name not in BENCHMARKS), None)
     if unknown is not None:
@@ -214,29 +215,30 @@ def select_subsets(benchmarks: Sequence[str], names: Sequence[str], data: Path |
             did_you_mean(unknown, tuple(BENCHMARKS), "choose one of them"),
         )  # fmt: skip
     folder = benchmark_folder(data)
-    known = {name: subset for benchmark in benchmarks for name, subset in BENCHMARKS[benchmark].items()}
     if names:
-        chosen = [_named_subset(name, benchmarks, known) for name in dict.fromkeys(names)]
-        for subset in chosen:
-            subset.locate(folder)
-        return chosen, folder
+        groups = [_named_subsets(name, benchmarks) for name in dict.fromkeys(names)]
+    else:
+        groups = [list(BENCHMARKS[benchmark].values()) for benchmark in dict.fromkeys(benchmarks)]
     chosen = []
-    for benchmark in dict.fromkeys(benchmarks):
-        every = list(BENCHMARKS[benchmark].values())
-        own = [one for one in every if all(find_file(folder, name) is not None for name in one.files)]
+    for group in groups:
+        own = [one for one in group if all(find_file(folder, name) is not None for name in one.files)]
         if not own:
-            every[0].locate(folder)  # raises
+            group[0].locate(folder)  # raises
         chosen += own
     return chosen, folder
 
 
-def _named_subset(name: str, benchmarks: Sequence[str], known: Mapping[str, Subset]) -> Subset:
-    if name in known:
-        return known[name]
-    pair = translation_subset(name) if "wmt" in benchmarks else None
-    if pair is None:
+def _named_subsets(name: str, benchmarks: Sequence[str]) -> list[Subset]:
+    """The subsets of this name; two benchmarks may share one, such as qasper."""
+    chosen = dict.fromkeys(benchmarks)
+    found = [BENCHMARKS[benchmark][name] for benchmark in chosen if name in BENCHMARKS[benchmark]]
+    pair = translation_subset(name) if "wmt" in chosen and not found else None
+    if pair is not None:
+        found = [pair]
+    if not found:
+        known = [one for benchmark in chosen for one in BENCHMARKS[benchmark]]
         raise usage_error(
-            "whence bench --subset", name, f"the subsets of {', '.join(benchmarks)} are {', '.join(known)}",
-            did_you_mean(name, tuple(known), "choose one of them"),
+            "whence bench --subset", name, f"the subsets of {', '.join(chosen)} are {', '.join(known)}",
+            did_you_mean(name, known, "choose one of them"),
         )  # fmt: skip
-    return pair
+    return found
