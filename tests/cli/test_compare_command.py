@@ -72,9 +72,16 @@ def test_progress_bars_on_a_terminal(tmp_path):
 def test_options_from_a_file(run_whence, tmp_path):
     (tmp_path / "mine.toml").write_text('task = ["retrieval"]\nposition = ["none"]\nseeds = 1\nsteps = 2\n')
     assert run_whence("compare", "--config", "mine.toml", "--jobs", "1").returncode == 0
-    (tmp_path / "one.toml").write_text('task = "retrieval"\nposition = "none"\nsteps = 2\njobs = 1\nout = "one"\n')
+    small = "embed_dim = 16\nheads = 2\nnum_kv_heads = 1\nhead_dim = 8\nlayers = 1\nffn_dim = 16\n"
+    (tmp_path / "one.toml").write_text(
+        'task = "retrieval"\nposition = "none"\nsteps = 2\njobs = 1\nout = "one"\npreset = "qwen3-20m"\n'
+        f'{small}schedule = "cosine"\nmin_lr_ratio = 0.1\n'
+    )
     assert run_whence("compare", "--seeds", "2", "--config", "one.toml").returncode == 0  # what is typed wins
-    assert len(list((tmp_path / "one").glob("*/*seed*.json"))) == 2
+    first, _ = (tmp_path / "one").glob("*/*seed*.json")
+    spec = json.loads(first.read_text())["spec"]
+    assert spec["model"]["qk_norm"] and spec["model"]["layers"] == 1 and "preset" not in spec["model"]
+    assert spec["budget"]["min_lr_ratio"] == 0.1
     for text, output in (
         ("sedes = 1", "sedes in bad.toml"),
         ("seeds = 0", "greater than or equal to 1"),
