@@ -136,7 +136,9 @@ def measure(
         "files": task.files,
         "metric": task.metric or next((name for name in scores if all(name in row["values"] for row in rows)), None),
         "corpus": list(task.corpus),
-        "higher_is_better": {name: bool(value) for name, value in results["higher_is_better"][key].items()},
+        "higher_is_better": {
+            name: value for name, value in results["higher_is_better"][key].items() if value is not None
+        },
         "scores": scores,
         "items": len(rows),
         "rows": rows,
