@@ -51,6 +51,7 @@ API = (
     "whence.lab.tasks",
     "whence.probe",
     "whence.mend",
+    "whence.bench",
     "whence.statistics",
     "whence.records",
 )
