@@ -141,7 +141,11 @@ def test_a_day_is_refused_by_weights_that_do_not_use_it(folder):
 def test_the_verdict_names_forms_and_rules(study, folder, runs):
     study = collect_study(study, folder)
     text = " ".join(study["remarks"])
-    assert "known: day known; unknown: day unknown" in text and "(delivered): day known" in text
+    assert (
+        "in the source: day known. " in text
+        and "like a prediction: day unknown. " in text
+        and "(delivered): day known" in text
+    )
     shown = verdict_section([study], {})
     assert all(html.escape(remark) in shown for remark in study["remarks"])
     assert f"  {study['remarks'][0]}" in summary_lines([study])

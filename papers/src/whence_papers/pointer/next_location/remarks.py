@@ -57,8 +57,10 @@ def describe_forms(runs: Runs) -> list[str]:
             "accurate without it: see the study next-location-forms."
         )
     elif forms:
-        listed = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in forms.items())
-        sentences.append(f"The day of the next visit is known or unknown to an arm as follows. {listed}.")
+        knowing, others = (", ".join(forms.get(kind, [])) or "none" for kind in ("known", "unknown"))
+        sentences.append(
+            f"Arms that know the day of the next visit, as in the source: {knowing}. Arms that do not, like a prediction: {others}."
+        )
     rows = [
         f"{arm} {trained:.2f} and {delivered:.2f}"
         for arm, own in finished.items()
