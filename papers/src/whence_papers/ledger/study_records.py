@@ -32,7 +32,7 @@ def find_study(folders: LedgerFolders, name: str) -> tuple[Study, Path]:
         and folders.reader.read(folder / "study.json").get("spec", {}).get("name") == name
     ]
     if not candidates:
-        raise MissingEvidence(f"the study {name} in {folders.results}/")
+        raise MissingEvidence(f"the study {name} in {folders.results.name}/")
     if len(candidates) > 1:
         got = " and ".join(folder.relative_to(folders.results).as_posix() for folder in candidates)
         raise usage_error("claims", got, f"only one folder may hold the study {name}", "move the other folders away")
