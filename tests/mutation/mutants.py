@@ -50,6 +50,8 @@ LOOP = ["tests/lab/test_training.py", "-k", "own_data or between_two"]
 SCHEDULED = ["tests/lab/test_training.py", "-k", "schedules"]
 DECAYED = ["tests/lab/test_training.py", "-k", "matrices_alone"]
 GATED = ["tests/models/test_body.py", "-k", "gated"]
+BEAMS = ["tests/models/test_generation.py", "-k", "follow"]
+PADDED_SOURCES = ["tests/models/test_encoder_decoder.py", "-k", "padding and rotary"]
 NORMALIZED = ["tests/attention/test_qk_norm.py", "-k", "formulas or autocast"]
 DIVERGED = ["tests/lab/test_divergence.py", "-k", "no_number"]
 OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or names_the_sources"]
@@ -154,6 +156,9 @@ MUTANTS = [
     (L + "training.py", "if not math.isfinite(float(norm)):", "if False:", DIVERGED),
     (L + "training.py", "b.min_lr_ratio + (1 - b.min_lr_ratio) * cosine", "max(b.min_lr_ratio, cosine)", SCHEDULED),
     (L + "training.py", "p.ndim >= 2 and id(p) not in inside", "p.ndim >= 2", DECAYED),
+    ("models/encoder_decoder.py", "self.source = self.source.select(index)", "self.source = self.source.select(0 * index)", BEAMS),
+    ("models/encoder_decoder.py", "key_mask=source.key_mask, positions", "key_mask=None, positions", PADDED_SOURCES),
+    ("models/generation.py", "(base * num_beams + parents).flatten()", "(base * num_beams + parents * 0).flatten()", BEAMS),
     ("models/body.py", "self.activation(self.gate(x)) * self.into(x)", "self.activation(self.into(x)) * self.gate(x)", GATED),
     (A + "module.py", "k = self.key_norm(", "k = self.query_norm(", NORMALIZED),
     (A + "module.py", "return q.to(v.dtype), k, v", "return q, k, v", NORMALIZED),

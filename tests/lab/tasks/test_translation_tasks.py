@@ -49,7 +49,7 @@ def trained(request, pairs_file):
     model = task.build_model(MODEL, parse_arm("sinusoidal"), 0)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     before = training.evaluate_split(task, model, "test", torch.device("cpu"))
-    for step in range(60):
+    for step in range(40):
         batch = task.train_batch(32, torch.Generator().manual_seed(step))
         training.compute_loss(task, model, batch, training.count_targets(batch)).backward()
         optimizer.step()
