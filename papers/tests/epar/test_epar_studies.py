@@ -33,7 +33,7 @@ def test_parameters_and_tokens_are_those_that_are_stated(scale):
         assert f"{parameter_table(build(spec)).total:,} parameters" in study.about
         tokens = study.budget.steps * study.budget.batch_size * study.task_settings["context"]
         assert f"trained on {tokens:,} " in study.about
-        dims = ModelDims(spec.heads, spec.head_dim, spec.embed_dim, study.task_settings["context"], True)
+        dims = ModelDims(spec.heads, spec.effective_head_dim, spec.embed_dim, study.task_settings["context"], True)
         for arm in study.arms:
             arm.build(dims)
 
