@@ -59,19 +59,25 @@ def find_evidence(claim: Claim, folders: LedgerFolders) -> Evidence:
 
 
 def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tuple[Claim, str]]:
-    """Recompute the records and yield the outcome for each claim. A record with equal numbers is left unchanged."""
+    """Recompute the records and yield the outcome for each claim. A record with equal numbers is left unchanged.
+
+    Every record stores the command that computes it again. A record without one gets it; nothing else in it changes.
+    """
     results: dict[str, dict[str, Any]] = {}  # claims with the same computation and arguments share the result
     for claim in claims:
         if claim.method != "compute":
             continue
-        path = folders.record_path(claim.id)
+        path, command = folders.record_path(claim.id), update_command(claim)
+        before = folders.reader.read(path) if folders.reader.exists(path) else None
         try:
             key = repr((claim.by, to_plain(claim.arguments)))
             if key not in results:
                 results[key] = to_plain(run_computation(claim, folders))
             figures = results[key]
         except MissingEvidence as missing:
-            state = "its record is kept" if folders.reader.exists(path) else "it has no record"
+            if before is not None and "command" not in before:
+                records.write(path, before | {"command": command})
+            state = "it has no record" if before is None else "its record is kept"
             yield claim, f"waits for {missing}; {state}"
             continue
         record = {
@@ -80,14 +86,19 @@ def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tupl
             "arguments": to_plain(claim.arguments),
             "figures": figures,
         }
-        if folders.reader.exists(path) and nearly_equal(
-            {key: folders.reader.read(path).get(key) for key in record}, record
-        ):
+        if before is not None and nearly_equal({key: before.get(key) for key in record}, record):
+            if "command" not in before:
+                records.write(path, before | {"command": command})
             yield claim, "unchanged"
             continue
         environment = records.describe_environment(("torch",), sources=[__name__])
-        records.write(path, record | {"command": records.rerun_command(), "environment": environment})
+        records.write(path, record | {"command": command, "environment": environment})
         yield claim, "written"
+
+
+def update_command(claim: Claim) -> str:
+    """The command that computes the record of a claim again."""
+    return f"whence claims --update --id {claim.id}"
 
 
 def run_computation(claim: Claim, folders: LedgerFolders) -> dict[str, Any]:
