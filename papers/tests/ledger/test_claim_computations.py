@@ -182,9 +182,9 @@ def test_row_weights_and_added_positions():
 def test_optimal_position_against_scipy():
     from whence_papers.ledger.computations.epar import draw_inputs
 
-    settings = {"beta": 1.0, "gamma": 0.5, "length": 32, "embed_dim": 16, "runs": 4, "experiments": 1}
+    settings = {"beta": 1.0, "gamma": 0.5, "length": 32, "embed_dim": 16, "runs": 4, "experiments": 2}
     figures = witness("optimal_position")("random", **settings)
-    importance, q, k = (x.numpy() for x in draw_inputs("random", 32, 16, 4, 0))
+    importance, q, k = (x.numpy() for x in draw_inputs("random", 32, 16, 4, 1))
     agreed, ranked = [], []
     for run in range(4):
         apart = np.abs(np.arange(32)[:, None] - np.arange(32)) / 32
@@ -196,10 +196,31 @@ def test_optimal_position_against_scipy():
         ranked.append(scipy.stats.spearmanr(value, importance[run]).statistic)
         assert importance[run].min() <= value.min() and value.max() <= importance[run].max()
         assert (weights.mean(1) * importance[run]).argmax() == guess
-    close(figures["consistency_enhanced"], [np.mean(agreed)])
-    close(figures["ranking_enhanced"], [np.mean(ranked)])
+    close(figures["consistency_enhanced"][1], np.mean(agreed))
+    close(figures["ranking_enhanced"][1], np.mean(ranked))
     assert witness("proposition")(1.0, 0.5, 32, 16, 4)["misses_by"] == 0
     assert witness("prediction")(1.0, 0.5, 32, 16, 4)["runs_that_differ"] == 0
+
+
+def test_the_random_parts_of_an_experiment_have_independent_seeds(monkeypatch):
+    from whence_papers.epar import theory
+    from whence_papers.ledger.computations.epar import draw_inputs
+
+    seeds, heads = [], []
+    for name in ("make_pattern", "make_vectors", "random_position_vectors", "project_untrained"):
+        original = getattr(theory, name)
+
+        def draw(*given, original=original, name=name, **options):
+            place = 1 if name == "project_untrained" else 2
+            seeds.append(given[place])
+            heads.append(name == "project_untrained")
+            return original(*given, **options)
+
+        monkeypatch.setattr(theory, name, draw)
+    draw_inputs("clustered", 16, 4, 3, 0)
+    assert sum(heads) == 1 and len(seeds) == len(set(seeds)) == 4  # one head for three runs
+    draw_inputs("clustered", 16, 4, 3, 0, redraw=True)
+    assert sum(heads) == 4 and len(set(seeds)) == 4 + 6  # three further heads, and the same sequences
 
 
 def test_parameters_by_hand_and_by_torch():
