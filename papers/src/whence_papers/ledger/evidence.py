@@ -61,7 +61,8 @@ def find_evidence(claim: Claim, folders: LedgerFolders) -> Evidence:
 def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tuple[Claim, str]]:
     """Recompute the records and yield the outcome for each claim. A record with equal numbers is left unchanged.
 
-    Every record stores the command that computes it again. A record without one gets it; nothing else in it changes.
+    A record of other sources than those of the commit it names is written again. Every record stores the command that
+    computes it again; a record without one gets it, and nothing else in it changes.
     """
     results: dict[str, dict[str, Any]] = {}  # claims with the same computation and arguments share the result
     for claim in claims:
@@ -86,7 +87,7 @@ def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tupl
             "arguments": to_plain(claim.arguments),
             "figures": figures,
         }
-        if before is not None and nearly_equal({key: before.get(key) for key in record}, record):
+        if before is not None and is_current(before) and nearly_equal({key: before.get(key) for key in record}, record):
             if "command" not in before:
                 records.write(path, before | {"command": command})
             yield claim, "unchanged"
@@ -94,6 +95,11 @@ def update_records(claims: list[Claim], folders: LedgerFolders) -> Iterator[tupl
         environment = records.describe_environment(("torch",), sources=[__name__])
         records.write(path, record | {"command": command, "environment": environment})
         yield claim, "written"
+
+
+def is_current(record: dict[str, Any]) -> bool:
+    """Whether a record is not known to come from other sources than those of its commit."""
+    return (record.get("provenance") or {}).get("source_matches_commit") is not False
 
 
 def update_command(claim: Claim) -> str:

@@ -227,10 +227,11 @@ PARTS = ("importance", "vectors", "positions", "projections")
 def part_seed(part: str, *numbers: int) -> int:
     """A seed for one random part of an experiment, independent of the seeds of the other parts.
 
-    >>> len({part_seed(part, 0) for part in PARTS} | {part_seed("vectors", 1)})
-    5
+    >>> len({part_seed(part, 0) for part in PARTS} | {part_seed("vectors", 0, 0), part_seed("vectors", 1)})
+    6
     """
-    return int(np.random.SeedSequence([PARTS.index(part), *numbers]).generate_state(1)[0])
+    # the count makes (0,) and (0, 0) different: a SeedSequence ignores trailing zeros
+    return int(np.random.SeedSequence([PARTS.index(part), len(numbers), *numbers]).generate_state(1)[0])
 
 
 def draw_inputs(
