@@ -17,8 +17,10 @@ from typing import Any
 from whence_papers import FOLDER
 from whence_papers.epar import experiments as epar
 from whence_papers.ledger import LedgerFolders
-from whence_papers.ledger.command import SIGNS, judge_all
+from whence_papers.ledger.claims import SIGNS
+from whence_papers.ledger.command import judge_all
 from whence_papers.ledger.headlines import headline_rows
+from whence_papers.ledger.verdicts import count_verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "papers" / "README.md"
@@ -76,7 +78,8 @@ def table(source: dict[str, Any], studies: dict[str, str]) -> str:
         command = command_for(claim, studies)
         item = claim["where"].split(";")[0].strip()
         short = claim["id"].removeprefix(f"{source['name']}-")
-        rows.setdefault((item, command, record), []).append(f"{SIGNS[claim['verdict']]} {short}")
+        mark = " ≡" if claim["by_definition"] else ""
+        rows.setdefault((item, command, record), []).append(f"{SIGNS[claim['verdict']]} {short}{mark}")
     lines = ["| source item | command | record | result |", "|---|---|---|---|"]
     for (item, command, record), verdicts in rows.items():
         cells = [item.replace("|", "\\|"), f"`{command}`" if command else "", f"`{record}`" if record else ""]
@@ -94,13 +97,14 @@ def experiments(studies: dict[str, str]) -> str:
 
 
 def overview(found: dict[str, Any]) -> str:
-    """The number of claims by source and verdict."""
-    lines = ["| source | " + " | ".join(f"{sign} {name}" for name, sign in SIGNS.items()) + " |"]
-    lines.append("|---|" + "---|" * len(SIGNS))
+    """The number of claims by source and verdict; claims that hold or fail by definition are counted apart."""
+    lines = ["| source | " + " | ".join(f"{sign} {name}" for name, sign in SIGNS.items()) + " | ≡ by definition |"]
+    lines.append("|---|" + "---|" * (len(SIGNS) + 1))
     for source in found["sources"]:
-        counts = [sum(claim["verdict"] == name for claim in source["claims"]) for name in SIGNS]
+        counts = [*count_verdicts([source]).values(), sum(claim["by_definition"] for claim in source["claims"])]
         lines.append(f"| `{source['name']}`: {source['title']} | {' | '.join(map(str, counts))} |")
-    lines.append(f"| all | {' | '.join(str(found['counts'][name]) for name in SIGNS)} |")
+    total = [*found["counts"].values(), sum(found["identities"].values())]
+    lines.append(f"| all | {' | '.join(map(str, total))} |")
     return "\n".join(lines)
 
 

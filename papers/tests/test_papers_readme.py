@@ -5,7 +5,7 @@ import re
 import pytest
 
 import papers_table
-from whence_papers.ledger.command import SIGNS
+from whence_papers.ledger.claims import SIGNS
 
 
 def test_tables_are_up_to_date(judged_ledger, monkeypatch):

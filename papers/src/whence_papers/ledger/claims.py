@@ -7,7 +7,11 @@ kind = "..."                            kind of text
 [[claim]]
 id = "epar-bound"                       starts with the file's name
 claim = "..."                           the claim in our words
+quote = "..."                           a few words of the source that make the claim, in its language, exact
 where = "..."                           section of the source
+implied = true                          the source does not say it; it is our reading
+repository = "owner/name @ commit: path"   what the claim rests on beyond the text, if anything
+by_definition = true                    an identity that no experiment can contradict; counted apart
 how = "..."                             how it is tested here
 compute = "name"                        exactly one of these four: a computation whose record is the evidence,
 read = "name"                           a reader of stored records,
@@ -21,6 +25,7 @@ checks = [{ figure = "name", equals = "4.7" }]
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,8 +36,16 @@ from whence.errors import WhenceError, usage_error
 from whence.records import RecordReader
 from whence_papers import FOLDER
 
+#: sign of each verdict, in the order of tables
+SIGNS = {
+    "reproduced": "✓", "not reproduced": "✗", "undecided": "?", "equivalent": "≈", "arithmetic wrong": "≠",
+    "not testable": "–", "open": "○",
+}  # fmt: skip
 METHODS = ("compute", "read", "untestable", "waits_for")
-TEXTS = ("id", "claim", "where", "how")
+TEXTS = ("id", "claim", "quote", "where", "how")
+FLAGS = ("arithmetic", "implied", "by_definition")
+QUOTE_LENGTH = (4, 240)  # characters: a number with its unit, or one sentence
+REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+ @ ([0-9a-f]{40}|commit not recorded): .+")
 RELATIONS = ("equals", "at_most", "at_least", "below", "above")
 
 
@@ -65,13 +78,22 @@ class Claim:
     id: str
     source: str
     claim: str
+    quote: str  # the source's own words
     where: str
     how: str
     method: str  # one of METHODS
     by: str  # name of the computation or reader, the reason, or what is awaited
     arithmetic: bool = False
+    implied: bool = False
+    by_definition: bool = False
+    repository: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     checks: tuple[FigureCheck, ...] = ()
+
+    @property
+    def statement(self) -> str:
+        """The claim as text; what the source does not say itself is marked as our reading."""
+        return f"Our reading: {self.claim[0].lower()}{self.claim[1:]}" if self.implied else self.claim
 
 
 @dataclass(frozen=True)
@@ -136,6 +158,15 @@ def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tupl
     for key in TEXTS:
         if not isinstance(row.get(key), str) or not row[key].strip():
             raise _entry_error(path.name, name, f"{key} = {row.get(key)!r}", f"{', '.join(TEXTS)} are non-empty texts")
+    low, high = QUOTE_LENGTH
+    if not low <= len(row["quote"].strip()) <= high:
+        raise _entry_error(
+            path.name, name, f"a quote of {len(row['quote'].strip())} characters", f"a quote has {low} to {high}"
+        )
+    repository = row.get("repository", "")
+    if not isinstance(repository, str) or ("repository" in row and not REPOSITORY.fullmatch(repository)):
+        rule = "a repository is 'OWNER/NAME @ COMMIT: PATH', with 'commit not recorded' for a commit that is unknown"
+        raise _entry_error(path.name, name, f"repository = {repository!r}", rule)
     if not row["id"].startswith(f"{path.stem}-"):
         raise _entry_error(path.name, name, f"id = {row['id']!r}", f"ids in this file start with {path.stem}-")
     methods = [method for method in METHODS if method in row]
@@ -144,7 +175,7 @@ def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tupl
             path.name, name, ", ".join(methods) or "no method", f"a claim has exactly one of {', '.join(METHODS)}"
         )
     method = methods[0]
-    unknown = set(row) - {*TEXTS, *METHODS, "arithmetic", "arguments", "checks"}
+    unknown = set(row) - {*TEXTS, *METHODS, *FLAGS, "repository", "arguments", "checks"}
     if unknown:
         raise _entry_error(
             path.name, name, f"an entry {min(unknown)!r}", "the docstring of claims.py lists the keys of a claim"
@@ -157,12 +188,12 @@ def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tupl
     if (
         not isinstance(arguments, dict)
         or not isinstance(checks, list)
-        or not isinstance(row.get("arithmetic", False), bool)
+        or not all(isinstance(row.get(flag, False), bool) for flag in FLAGS)
     ):
         raise _entry_error(
             path.name,
             name,
-            "arguments, checks or arithmetic of the wrong type",
+            f"arguments, checks, {', '.join(FLAGS[:-1])} or {FLAGS[-1]} of the wrong type",
             "they are a table, a list, and true or false",
         )
     if (method in ("compute", "read")) != bool(checks):
@@ -174,7 +205,7 @@ def _claim(path: Path, place: int, row: dict[str, Any], known: Mapping[str, tupl
         )
     return Claim(
         **{key: row[key].strip() for key in TEXTS}, source=path.stem, method=method, by=row[method].strip(),
-        arithmetic=row.get("arithmetic", False), arguments=arguments,
+        **{flag: row.get(flag, False) for flag in FLAGS}, repository=repository, arguments=arguments,
         checks=tuple(_check(path.name, name, check) for check in checks),
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ import typer
 
 from whence.errors import usage_error
 from whence_papers import FOLDER
+from whence_papers.ledger.claims import SIGNS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from whence_papers.ledger import LedgerFolders, Source
 
 
-SIGNS = {"reproduced": "✓", "not reproduced": "✗", "arithmetic wrong": "≠", "not testable here": "–", "open": "○"}
-STYLES = {"reproduced": "green", "not reproduced": "red", "arithmetic wrong": "bold red", "not testable here": "dim"}
+STYLES = {
+    "reproduced": "green", "not reproduced": "red", "undecided": "yellow", "equivalent": "cyan", "arithmetic wrong": "bold red",
+    "not testable": "dim",
+}  # fmt: skip
 WIDE = 120  # terminal width from which the table has four columns
 
 
@@ -56,7 +59,7 @@ def claims(
     from whence_papers.ledger import LedgerFolders, load_sources
     from whence_papers.ledger.evidence import KNOWN_NAMES
     from whence_papers.ledger.page import add_provenance
-    from whence_papers.ledger.verdicts import judge_sources
+    from whence_papers.ledger.verdicts import count_verdicts, judge_sources
 
     require_folder("whence claims --folder", folder, "claims")
     require_folder("whence claims --results", results, "records of studies")
@@ -71,7 +74,7 @@ def claims(
         one["claims"] = [claim for claim in one["claims"] if claim["verdict"] in shown_verdicts]
     ledger["sources"] = [one for one in ledger["sources"] if one["claims"]]
     rows = [claim for one in ledger["sources"] for claim in one["claims"]]
-    ledger["counts"] = {name: sum(row["verdict"] == name for row in rows) for name in SIGNS}
+    ledger["counts"], ledger["identities"] = (count_verdicts(ledger["sources"], flag) for flag in (False, True))
     if page is not None or id_:
         add_provenance(rows)
     if page is not None:
@@ -85,7 +88,7 @@ def claims(
     else:
         for row in rows:
             print("\t".join((row["id"], row["verdict"], row["claim"], describe_checks(row), row["reason"])))
-    print(format_counts(ledger["counts"]), file=sys.stdout if sys.stdout.isatty() else sys.stderr)
+    print(format_counts(ledger["counts"], ledger["identities"]), file=sys.stdout if sys.stdout.isatty() else sys.stderr)
 
 
 def judge_all(folder: Path, results: Path) -> dict[str, Any]:
@@ -179,7 +182,10 @@ def print_table(ledger: dict[str, Any], console: Console | None = None) -> None:
         for row in source["claims"]:
             mark = Text(f"{SIGNS[row['verdict']]} {row['verdict']}", style=STYLES.get(row["verdict"], ""))
             claim = Text.assemble(row["claim"], "\n", (row["id"], "dim"))
+            if row["by_definition"]:
+                mark.append("\nby definition", style="dim")
             if wide:
+                claim.append(f"\n“{plain_quote(row)}”", style="dim italic")
                 view.add_row(mark, claim, describe_checks(row), row["reason"])
             else:
                 view.add_row(mark, Text.assemble(claim, "\n", row["reason"]))
@@ -190,9 +196,14 @@ def print_table(ledger: dict[str, Any], console: Console | None = None) -> None:
 def format_details(row: dict[str, Any], folders: tuple[Path, ...] = ()) -> str:
     """Format one claim with all details. Paths of records in ``folders`` begin with the folder's name."""
     lines = [f"{row['id']}: {SIGNS[row['verdict']]} {row['verdict']}", *_field("", row["claim"])]
-    lines += _field("where", row["where"]) + _field("how", row["how"]) + _field("reason", row["reason"])
+    lines += _field("quote", f"“{plain_quote(row)}”") + _field("where", row["where"])
+    if row["repository"]:
+        lines += _field("rests on", row["repository"])
+    lines += _field("how", row["how"]) + _field("reason", row["reason"])
+    if row["by_definition"]:
+        lines += _field("kind", "holds or fails by definition; no measurement could come out otherwise")
     for check in row["checks"]:
-        mark = {True: "agrees", False: "does not agree", None: "no result yet"}[check["agrees"]]
+        mark = check["state"] or {True: "agrees", False: "does not agree", None: "no result yet"}[check["agrees"]]
         note = f" ({check['note']})" if check["note"] else ""
         result = f"; our result {check['result']}" if check["result"] else ""
         lines += _field("check", f"{check['statement']}{result}: {mark}{note}")
@@ -226,11 +237,26 @@ def _field(name: str, text: str) -> list[str]:
     return [f"  {name if place == 0 else '':9}{line}" for place, line in enumerate(wrapped)]
 
 
-def format_counts(counts: dict[str, int]) -> str:
-    total = sum(counts.values())
-    return f"{total} claim{'s' if total != 1 else ''}: " + ", ".join(
-        f"{number} {name}" for name, number in counts.items() if number
-    )
+def plain_quote(row: dict[str, Any]) -> str:
+    """The quote of a claim on one line."""
+    return " ".join(row["quote"].split())
+
+
+def format_counts(counts: dict[str, int], identities: dict[str, int]) -> str:
+    """One line: the number of claims with each verdict, and apart from them those that hold or fail by definition.
+
+    >>> format_counts({"reproduced": 2, "open": 1}, {"reproduced": 1})
+    '3 claims: 2 reproduced, 1 open; 1 more by definition: 1 reproduced'
+    """
+    total, apart = sum(counts.values()), sum(identities.values())
+    line = f"{total} claim{'s' if total != 1 else ''}: {_list_counts(counts)}" if total or not apart else ""
+    if not apart:
+        return line
+    return f"{line}{'; ' if line else ''}{apart} {'more ' if line else ''}by definition: {_list_counts(identities)}"
+
+
+def _list_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items() if number)
 
 
 def write_page(ledger: dict[str, Any], path: Path) -> Path:

@@ -209,6 +209,7 @@ def compare_models(
         "difference_low": low,
         "difference_high": high,
         "apart": max(low, -high),
+        "apart_verdict": "undecided" if low <= 0 <= high else "decided",
     }
     words = " ".join(
         describe_change(model, pairs, change) for model, pairs, change in zip(models, every, changes, strict=True)

@@ -51,6 +51,7 @@ def next_places(folders: LedgerFolders, study: str, arm: str, figures: Mapping[s
         results |= {
             f"{name}_mean": short.mean,
             f"{name}_low": short.interval.low if short.interval else short.mean,
+            f"{name}_high": short.interval.high if short.interval else short.mean,
         }
     people = accuracy_over_users([run["result"]["evaluations"][-1]["splits"]["test"] for run in runs]).interval
     beside = [
@@ -75,7 +76,7 @@ def next_places_differ(
     values = {
         name: {run["seed"]: seed_values([run], counting)[0] for run in runs} for name, runs in by_arm.items() if runs
     }
-    one = contrast_figures(compare_seeds(values, "accuracy"), arm, baseline)
+    one = contrast_figures(compare_seeds(values, "accuracy"), arm, baseline, "accuracy")
     means = ", ".join(f"{name} {summary(list(values[name].values())).mean:.2f}" for name in (baseline, arm))
     in_training = {name: summary(seed_values(by_arm[name], "seen")).mean for name in (baseline, arm)}
     beside = (
@@ -109,7 +110,7 @@ def pointer_gain(folders: LedgerFolders, study: str, arm: str, baseline: str) ->
 def learned_bias(folders: LedgerFolders, study: str, arm: str, to: int) -> tuple[dict[str, Any], str]:
     """How much more a learned bias adds to the last visit than to visit ``to`` from the end, per seed.
 
-    Only differences of a bias matter in a softmax. ``surely`` is the lower end of the interval of their mean.
+    Only differences of a bias matter in a softmax. ``mean_low`` and ``mean_high`` are the interval of their mean.
     """
     runs, folder = load_runs(folders, study, arm)
     biases = [run["notes"]["shape"]["bias"] for run in runs[arm]]
@@ -117,8 +118,10 @@ def learned_bias(folders: LedgerFolders, study: str, arm: str, to: int) -> tuple
     short = summary(more)
     spans = [max(bias[:to]) - min(bias[:to]) for bias in biases]
     words = f"Over the last {to} visits the learned bias spans {summary(spans).mean:.3f} on average."
-    low = short.interval.low if short.interval else short.mean
-    return {"last_over_others": more, "surely": low, "spans": spans, "words": words}, folder.as_posix()
+    low, high = (short.interval.low, short.interval.high) if short.interval else (short.mean, short.mean)
+    return {
+        "last_over_others": more, "mean_low": low, "mean_high": high, "spans": spans, "words": words
+    }, folder.as_posix()  # fmt: skip
 
 
 def _pairs(runs: Mapping[str, Records], one: str, other: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:

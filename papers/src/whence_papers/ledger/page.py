@@ -12,11 +12,10 @@ from typing import Any
 from whence.errors import usage_error
 from whence.records import RecordFolder
 from whence.report.html_page import definition_list, render_page, scrollable
-
-SIGNS = {"reproduced": "✓", "not reproduced": "✗", "arithmetic wrong": "≠", "not testable here": "–", "open": "○"}
+from whence_papers.ledger.claims import SIGNS
 
 INTRODUCTION = """<p>Verdicts are computed from records when this page is written. Claims that cannot be tested here state the reason, and
-open claims state what is missing. Open a claim to see how it is tested, what the source says, our result and its record.</p>
+open claims state what is missing. Open a claim to see the words of the source, how it is tested, our result and its record.</p>
 """
 
 
@@ -41,8 +40,11 @@ def render_claims_page(ledger: dict[str, Any]) -> str:
 
 
 def _overview(ledger: dict[str, Any]) -> str:
-    """Counts by source and verdict. A column header filters the claims by its verdict."""
-    present = [name for name in SIGNS if ledger["counts"][name]]
+    """Counts by source and verdict. A column header filters the claims by its verdict.
+
+    Claims that hold or fail by definition have a column of their own and are in no other.
+    """
+    present = [name for name in SIGNS if ledger["counts"][name] or ledger["identities"][name]]
     head = "".join(
         f'<th scope="col"><button class="key {_kind(name)}" data-verdict="{name}" aria-pressed="false">'
         f'<span class="mark" aria-hidden="true">{SIGNS[name]}</span><span>{name}</span></button></th>'
@@ -50,26 +52,33 @@ def _overview(ledger: dict[str, Any]) -> str:
     )
     rows = []
     for source in ledger["sources"]:
-        counts = {name: sum(claim["verdict"] == name for claim in source["claims"]) for name in present}
-        cells = "".join(f'<td class="n">{counts[name] or ""}</td>' for name in present)
+        tested = [claim for claim in source["claims"] if not claim["by_definition"]]
+        counts = {name: sum(claim["verdict"] == name for claim in tested) for name in present}
+        apart = len(source["claims"]) - len(tested)
+        cells = "".join(f'<td class="n">{number or ""}</td>' for number in (*counts.values(), apart))
         rows.append(
             f'<tr><th scope="row" class="text"><a href="#{source["name"]}">{source["number"]} {html.escape(source["name"])}'
             f'</a></th>{cells}<td class="bar">{_bar(counts)}</td></tr>'
         )
-    total = "".join(f'<td class="n"><b>{ledger["counts"][name]}</b></td>' for name in present)
+    apart = sum(ledger["identities"].values())
+    every = sum(ledger["counts"].values()) + apart
+    total = "".join(f'<td class="n"><b>{number}</b></td>' for number in (*(ledger["counts"][n] for n in present), apart))
     table = (
         '<table class="overview">'
-        f'<thead><tr><th scope="col" class="text">source</th>{head}<th scope="col" class="text">share</th></tr></thead>'
-        f'<tbody>{"".join(rows)}<tr><th scope="row" class="text"><b>all {sum(ledger["counts"].values())}</b></th>{total}'
+        f'<thead><tr><th scope="col" class="text">source</th>{head}<th scope="col">by definition</th><th scope="col" class="text">share</th></tr></thead>'
+        f'<tbody>{"".join(rows)}<tr><th scope="row" class="text"><b>all {every}</b></th>{total}'
         f'<td class="bar">{_bar({name: ledger["counts"][name] for name in present})}</td></tr></tbody></table>'
     )
-    text = '<p class="small">Claims by source and verdict. Click a verdict to show only its claims.</p>'
+    text = (
+        '<p class="small">Claims by source and verdict. Click a verdict to show only its claims. Claims that hold or fail by '
+        "definition are counted apart.</p>"
+    )
     return f'<section class="verdict">{text}{scrollable(table, "Claims by source and verdict")}</section>'
 
 
 def _bar(counts: dict[str, int]) -> str:
     """Shares as a stacked bar, which repeats the numbers of the row."""
-    total, at, parts = sum(counts.values()), 0.0, []
+    total, at, parts = sum(counts.values()) or 1, 0.0, []
     for name, number in counts.items():
         width = 100 * number / total
         parts.append(
@@ -92,7 +101,10 @@ def _source(source: dict[str, Any]) -> str:
 
 
 def _claim(claim: dict[str, Any]) -> str:
-    rows = [("where", html.escape(claim["where"])), ("tested by", html.escape(claim["how"]))]
+    rows = [("where", html.escape(claim["where"]))]
+    if claim["repository"]:
+        rows.append(("rests on", html.escape(claim["repository"])))
+    rows.append(("tested by", html.escape(claim["how"])))
     if claim["record"]:
         rows.append(("record", f"<code>{html.escape(claim['record'])}</code>"))
     if claim.get("sources"):
@@ -102,10 +114,11 @@ def _claim(claim: dict[str, Any]) -> str:
     if raw:
         text = html.escape(json.dumps(raw, indent=1, ensure_ascii=False))
         folded = f"<details><summary>All figures</summary><pre><code>{text}</code></pre></details>"
+    note = '<span class="note">by definition</span>' if claim["by_definition"] else ""
     return f"""<details class="claim {_kind(claim["verdict"])}" id="{html.escape(claim["id"])}" data-verdict="{claim["verdict"]}">
-<summary><span class="verdict-word"><span class="mark" aria-hidden="true">{SIGNS[claim["verdict"]]}</span> {claim["verdict"]}</span>
+<summary><span class="verdict-word"><span class="mark" aria-hidden="true">{SIGNS[claim["verdict"]]}</span> {claim["verdict"]}{note}</span>
 <span class="what">{html.escape(claim["claim"])}<span class="why">{html.escape(claim["reason"])}</span></span></summary>
-<div class="inside">{_checks(claim["checks"])}{definition_list(rows)}<p class="small"><code>{html.escape(claim["id"])}</code></p>{folded}</div>
+<div class="inside"><blockquote>{html.escape(claim["quote"])}</blockquote>{_checks(claim["checks"])}{definition_list(rows)}<p class="small"><code>{html.escape(claim["id"])}</code></p>{folded}</div>
 </details>
 """
 
@@ -116,8 +129,8 @@ def _checks(checks: list[dict[str, Any]]) -> str:
     words = {True: "agrees", False: "does not agree", None: "no result yet"}
     rows = []
     for one in checks:
-        kind = {True: "better", False: "worse", None: ""}[one["agrees"]]
-        text = words[one["agrees"]] + (f": {one['note']}" if one["note"] else "")
+        kind = "" if one["state"] else {True: "better", False: "worse", None: ""}[one["agrees"]]
+        text = (one["state"] or words[one["agrees"]]) + (f": {one['note']}" if one["note"] else "")
         cells = (one["statement"], one["result"] or "–", text)
         rows.append(
             f'<tr class="{kind}">' + "".join(f'<td class="text">{html.escape(c)}</td>' for c in cells) + "</tr>"

@@ -14,11 +14,12 @@ from torch import Tensor
 from whence import records
 from whence.errors import usage_error
 from whence.probe import analyses, curves, run_folder
+from whence.probe.arrays.channels import FITS
 from whence.probe.findings import read_task
 from whence.statistics import proportion
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.study_records import Reader
-from whence_papers.survey.record import can_decide, describe_from_mask, mask_over_position
+from whence_papers.survey.record import can_decide, describe_from_mask, has_enough_texts, mask_over_position
 
 FOLDER = "probe"
 
@@ -55,7 +56,7 @@ def load_answers(folders: LedgerFolders, model: str, task: str, score: str) -> t
 def gold_position(folders: LedgerFolders, model: str, task: str, score: str) -> tuple[dict[str, Any], str]:
     """The position curve of one task: first and last slot minus the middle slot, and the gap with its p.
 
-    ``*_low`` is the lower end of a 95% bootstrap interval over items, in percentage points of accuracy.
+    ``*_low`` and ``*_high`` are the ends of a 95% bootstrap interval over items, in percentage points of accuracy.
     """
     table, slots, folder = load_answers(folders, model, task, score)
     middle = table.shape[1] // 2
@@ -64,9 +65,9 @@ def gold_position(folders: LedgerFolders, model: str, task: str, score: str) -> 
     chance = curves.gap_by_chance(table, seed=0)
     figures = {
         "first_over_middle": float(means[0] - means[middle]),
-        "first_over_middle_low": _low(draws[:, 0] - draws[:, middle]),
+        **_interval("first_over_middle", draws[:, 0] - draws[:, middle]),
         "last_over_middle": float(means[-1] - means[middle]),
-        "last_over_middle_low": _low(draws[:, -1] - draws[:, middle]),
+        **_interval("last_over_middle", draws[:, -1] - draws[:, middle]),
         "gap": float(means.max() - means.min()),
         "gap_p": chance["gap_p"],
     }
@@ -86,16 +87,50 @@ def gold_position_by_length(
         depths.append(float(_depth(100 * table.mean(0)[None])[0]))
         draws.append(_depth(100 * curves.bootstrap_means(table, seed=seed)))
         words.append(f"{depths[-1]:.1f} points at {slots} slots")
-    figures = {"deeper_by": depths[1] - depths[0], "deeper_by_low": _low(draws[1] - draws[0])}
+    figures = {"deeper_by": depths[1] - depths[0], **_interval("deeper_by", draws[1] - draws[0])}
     return figures | {"words": f"Depth of the middle below the ends: {', '.join(words)}."}, folder.as_posix()
 
 
 def hypothesis(folders: LedgerFolders, model: str, hypothesis: str) -> tuple[dict[str, Any], str]:
-    """The result of a hypothesis test: 1 if supported, 0 if not."""
+    """The result of a hypothesis test: 1 if supported, 0 if not; the record may also be undecided."""
     record, path = _load_hypothesis(folders, model, hypothesis)
+    words = f"The rule: {record['rule']}."
     if record["answer"] is None:
-        raise MissingEvidence(f"a larger probe of {model}: {Path(path).name} is undecided")
-    return {"held": int(record["answer"]), "words": f"The rule: {record['rule']}."}, path
+        return {"held": 0, "held_verdict": "undecided", "words": words}, path
+    return {"held": int(record["answer"]), "held_verdict": "decided", "words": words}, path
+
+
+MIN_OVER_SHUFFLED, MIN_RANK_CORRELATION = 2.0, 0.9  # of a smoothing method that supports monotone channels
+
+
+def monotone_channels(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], str]:
+    """How many smoothing methods support channels that are monotone in position, of those that find any channel.
+
+    A method supports them if it finds more than twice as many channels as in shuffled order, and the ten smoothest follow
+    position in texts that did not select them. A method that finds none in either order decides nothing.
+    """
+    record, path = _load_hypothesis(folders, model, "one-way")
+    settings = record["settings"]
+    if not has_enough_texts(settings["texts"], settings["tokens"]):
+        raise MissingEvidence(f"a larger probe of {model}: {Path(path).name} has too few texts")
+    fits = {name: record["numbers"][name] for name in FITS}
+    usable = {name: one for name, one in fits.items() if one["channels"] or one["by_chance"]}
+    supporting = [
+        name
+        for name, one in usable.items()
+        if one["channels"] > MIN_OVER_SHUFFLED * one["by_chance"]
+        and one["rank_correlation_in_other_texts"] >= MIN_RANK_CORRELATION
+    ]
+    sentences = [
+        f"{name}: {one['channels']} channels in order, {one['by_chance']} shuffled, rank correlation "
+        f"{one['rank_correlation_in_other_texts']:.2f} in other texts"
+        for name, one in usable.items()
+    ]
+    unusable = [f"{name} finds no channel in either order" for name in fits if name not in usable]
+    figures: dict[str, Any] = {"usable_fits": len(usable), "supporting_fits": len(supporting)}
+    if not usable:
+        figures["supporting_fits_verdict"] = "undecided"
+    return figures | {"words": f"{'; '.join(sentences + unusable)}."}, path
 
 
 def mask_or_positions(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], str]:
@@ -131,7 +166,7 @@ def _load_hypothesis(folders: LedgerFolders, model: str, hypothesis: str) -> tup
 
 def slot_emphasis(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], str]:
     """How often a slot's answer becomes likelier when the slot's attention weight is multiplied, and how often the answer
-    follows the attention when the slot's score is multiplied; each with the lower end of Wilson's interval."""
+    follows the attention when the slot's score is multiplied; each with the ends of Wilson's interval."""
     weighted, path = _load_analysis(folders, model, "emphasis-weight")
     scored, scored_path = _load_analysis(folders, model, "emphasis-score")
     gains = [row["after"] > row["before"] for row in weighted["rows"]]
@@ -147,8 +182,10 @@ def slot_emphasis(folders: LedgerFolders, model: str) -> tuple[dict[str, Any], s
     figures = {
         "gained": share.share,
         "gained_low": share.interval.low,
+        "gained_high": share.interval.high,
         "with_attention": same_direction.share,
         "with_attention_low": same_direction.interval.low,
+        "with_attention_high": same_direction.interval.high,
     }
     return figures | {"words": words}, f"{path} and {Path(scored_path).name}"
 
@@ -211,8 +248,11 @@ def _depth(means: Tensor) -> Tensor:
     return (means[:, 0] + means[:, -1]) / 2 - means[:, means.shape[1] // 2]
 
 
-def _low(draws: Tensor) -> float:
-    return float(torch.quantile(draws, (1 - curves.LEVEL) / 2))
+def _interval(name: str, draws: Tensor) -> dict[str, float]:
+    """The ends of a bootstrap interval."""
+    ends = torch.tensor([(1 - curves.LEVEL) / 2, (1 + curves.LEVEL) / 2], dtype=draws.dtype)
+    low, high = torch.quantile(draws, ends).tolist()
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 READERS: dict[str, Reader] = {
@@ -221,6 +261,7 @@ READERS: dict[str, Reader] = {
         gold_position,
         gold_position_by_length,
         hypothesis,
+        monotone_channels,
         mask_or_positions,
         slot_emphasis,
         positional_part,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from whence.errors import usage_error
@@ -70,12 +70,13 @@ def seed_values(arm: dict[str, Any], split: str, evaluation: int | None, factor:
 
 def compare_study(
     folders: LedgerFolders, study: Study, folder: Path, arms: list[str], metric: str, split: str,
-    evaluation: int | None = None,
+    evaluation: int | None = None, comparisons: int | None = None,
 ) -> PairedComparison:  # fmt: skip
     """Compare the arms of a study, of which ``arms`` must be finished. The first of them is compared with the others.
 
     Every arm with all seeds takes part: it counts for the family, and it tells how much seeds vary. If the first arm is
-    the baseline of the study, the family is the study's own; otherwise it is that of all pairs.
+    the baseline of the study, the family is the study's own; otherwise it is that of all pairs. ``comparisons`` is the size
+    of the family if it is not that of the study.
     """
     values: dict[str, dict[int, float | None]] = {}
     for name in [*arms, *(arm.name for arm in study.arms if arm.name not in arms)]:
@@ -90,7 +91,7 @@ def compare_study(
         )
         values[name] = {seed: own.get(seed) for seed in study.seeds}
     baseline = arms[0] if arms[0] == study.decision.baseline and study.decision.family == "baseline" else None
-    share = study.contrasts / study.comparisons
+    share = study.contrasts / (comparisons or study.comparisons)
     return compare_seeds(values, metric, baseline, alpha=study.decision.alpha, share=share)
 
 
@@ -120,7 +121,7 @@ def difference(
     """Compare two arms. The direction is 1 for better, -1 for worse, 0 for undecided."""
     spec, folder = find_study(folders, study)
     comparison = compare_study(folders, spec, folder, [baseline, arm], metric, split, evaluation)
-    figures = contrast_figures(comparison, arm, baseline)
+    figures = contrast_figures(comparison, arm, baseline, metric)
     return figures | {"words": f"{figures['words']} {ONE_RUN}"}, folder.as_posix()
 
 
@@ -132,23 +133,29 @@ def against(
     metric: str,
     split: str,
     question: str = "",
+    comparisons: int | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Compare one arm with several others: a direction (1 if the arm is better) and the gain over each.
 
-    ``question`` verifies that the study is the intended one.
+    Args:
+        question: verifies that the study is the intended one.
+        comparisons: size of the family, if other studies belong to it.
     """
     spec, folder = find_study(folders, study)
     if question and spec.question != question:
         got = f"{study} that asks {spec.question!r}"
         raise usage_error("claims", got, f"the claim is about the study that asks {question!r}", "correct the claim")
-    comparison = compare_study(folders, spec, folder, [arm, *others], metric, split)
+    comparison = compare_study(folders, spec, folder, [arm, *others], metric, split, comparisons=comparisons)
     results: dict[str, Any] = {}
     words = []
     for other in others:
-        one = contrast_figures(comparison, arm, other)
+        one = contrast_figures(comparison, arm, other, metric)
         results |= {
             f"direction_against_{_slug(other)}": one["direction"],
+            f"direction_against_{_slug(other)}_verdict": one["direction_verdict"],
             f"gain_over_{_slug(other)}": one["gain"],
+            f"gain_over_{_slug(other)}_low": one["gain_low"],
+            f"gain_over_{_slug(other)}_high": one["gain_high"],
         }
         words.append(one["words"])
     return results | {"words": " ".join(words)}, folder.as_posix()
@@ -160,10 +167,13 @@ def best_of(
     """Compare several arms with a baseline and return the best direction among them."""
     spec, folder = find_study(folders, study)
     comparison = compare_study(folders, spec, folder, [baseline, *arms], metric, split)
-    figures = {name: contrast_figures(comparison, name, baseline) for name in arms}
+    figures = {name: contrast_figures(comparison, name, baseline, metric) for name in arms}
     directions = {f"direction_of_{_slug(name)}": one["direction"] for name, one in figures.items()}
+    best = max(directions.values())
+    verdicts = {one["direction_verdict"] for one in figures.values() if one["direction"] == best}
+    verdict = "undecided" if "undecided" in verdicts else verdicts.pop()
     words = " ".join(one["words"] for one in figures.values())
-    return {"best_direction": max(directions.values()), **directions, "words": words}, folder.as_posix()
+    return {"best_direction": best, "best_direction_verdict": verdict, **directions, "words": words}, folder.as_posix()
 
 
 def smallest_p(folders: LedgerFolders, study: str, metric: str, split: str) -> tuple[dict[str, Any], str]:
@@ -206,8 +216,10 @@ def between_splits(
     finished = load_finished_arm(folders, spec, folder, arm)
     sides = {split: seed_values(finished, split, None, METRICS[metric][0]) for split in splits}
     comparison = compare_lists(sides, metric, baseline)
-    figures = {split: contrast_figures(comparison, split, baseline) for split in splits if split != baseline}
-    flat: dict[str, Any] = {f"{split}_direction": one["direction"] for split, one in figures.items()}
+    figures = {split: contrast_figures(comparison, split, baseline, metric) for split in splits if split != baseline}
+    flat: dict[str, Any] = {}
+    for split, one in figures.items():
+        flat |= {f"{split}_direction": one["direction"], f"{split}_direction_verdict": one["direction_verdict"]}
     return flat | {"words": " ".join(one["words"] for one in figures.values())}, folder.as_posix()
 
 
@@ -248,7 +260,36 @@ def adapters(folders: LedgerFolders, adapter: str, baseline: str, split: str) ->
     models = folders.reader.read(path)["results"]["models"]
     factor = METRICS["accuracy"][0]
     sides = {name: [factor * seed["splits"][split] for seed in seeds] for name, seeds in models.items()}
-    return contrast_figures(compare_lists(sides, "accuracy", baseline), adapter, baseline), path.as_posix()
+    return contrast_figures(
+        compare_lists(sides, "accuracy", baseline), adapter, baseline, "accuracy"
+    ), path.as_posix()
+
+
+def head_gain(
+    folders: LedgerFolders, weights: str, measure: str, patterns: list[str]
+) -> tuple[dict[str, Any], str]:
+    """What a measure of the optimal position gains from the basic to the enhanced form, one mean per head and pattern.
+
+    Args:
+        weights: which heads of the experiment, such as ``trained``.
+    """
+    path = folders.results / "epar" / "optimal_position.json"
+    if not folders.reader.exists(path):
+        raise MissingEvidence(f"the experiment on optimal positions ({path}, written by `whence run epar/optimal_position`)")
+    values = folders.reader.read(path)["results"]["values"][weights]
+    means = {
+        (form, pattern): [mean(runs) for runs in values[form][pattern][measure]]
+        for form in ("basic", "enhanced")
+        for pattern in patterns
+    }
+    gains: dict[str, Any] = {
+        f"{pattern}_gain": [b - a for a, b in zip(means["basic", pattern], means["enhanced", pattern], strict=True)]
+        for pattern in patterns
+    }
+    levels = [
+        f"{pattern} {mean(means['basic', pattern]):.3f} to {mean(means['enhanced', pattern]):.3f}" for pattern in patterns
+    ]
+    return gains | {"words": f"{weights} heads, {measure} with the basic and the enhanced form: {', '.join(levels)}."}, path.as_posix()
 
 
 def experiment_differs(
@@ -260,7 +301,7 @@ def experiment_differs(
         raise MissingEvidence(f"the record {path} (`{command}`)")
     arms = folders.reader.read(path)["results"]["arms"]
     sides = {name: [METRICS[metric][0] * value for value in arms[name][measure]] for name in (baseline, arm)}
-    return contrast_figures(compare_lists(sides, metric, baseline), arm, baseline), path.as_posix()
+    return contrast_figures(compare_lists(sides, metric, baseline), arm, baseline, metric), path.as_posix()
 
 
 def pointer_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict[str, Any], str]:
@@ -282,6 +323,6 @@ READERS: dict[str, Reader] = {
     function.__name__: function
     for function in (
         values, difference, against, best_of, smallest_p, between_studies, between_splits, steps_back, step_time, adapters,
-        experiment_differs, pointer_time,
+        head_gain, experiment_differs, pointer_time,
     )
 }  # fmt: skip

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whence.errors import usage_error
 from whence.statistics import summary
-from whence_papers.ledger.claims import Claim, FigureCheck, LedgerFolders, Source
+from whence_papers.ledger.claims import SIGNS, Claim, FigureCheck, LedgerFolders, Source
+from whence_papers.ledger.comparisons import MARGINS
 from whence_papers.ledger.evidence import Evidence, find_evidence
 
 REPRODUCED, NOT_REPRODUCED, WRONG = "reproduced", "not reproduced", "arithmetic wrong"
-UNTESTABLE, OPEN = "not testable here", "open"
-VERDICTS = (REPRODUCED, NOT_REPRODUCED, WRONG, UNTESTABLE, OPEN)
+UNDECIDED, EQUIVALENT = "undecided", "equivalent"
+UNTESTABLE, OPEN = "not testable", "open"
 LEVEL = 0.95
 MIN_SEEDS = 3  # fewer seeds leave a claim open
 
@@ -29,9 +30,21 @@ RULES = {
         "one seed are paired, and all contrasts of a study share the error rate that its spec states. Two studies share no seeds and are "
         "compared with Welch's test. One run of each arm allows no test."
     ),
+    "an interval": (
+        "A bound on an end of an interval fails only if the whole interval lies on the other side. If the interval includes the "
+        "bound, the check is undecided."
+    ),
+    "equivalent": (
+        f"Two arms are equivalent if the whole interval of their difference lies within {MARGINS['accuracy']:g} point of accuracy. "
+        "The margin was set after the records were made. Other metrics have none."
+    ),
     "verdicts": (
         "'Reproduced' requires that every check of a claim agrees. A failed check means 'arithmetic wrong' if the source's "
-        "own figures or formula give another number, and 'not reproduced' otherwise."
+        "own figures or formula give another number, and 'not reproduced' otherwise. If no check fails, one undecided check makes "
+        "the claim 'undecided', and one difference that is equivalent to none makes it 'equivalent'."
+    ),
+    "by definition": (
+        "Claims that hold or fail by definition are marked and counted apart: no measurement could come out otherwise."
     ),
 }
 
@@ -43,6 +56,11 @@ class CheckResult:
     check: FigureCheck
     result: str
     agrees: bool
+    state: str = ""  # UNDECIDED or EQUIVALENT if the statistics say so
+
+    @property
+    def fails(self) -> bool:
+        return not self.agrees and not self.state
 
 
 @dataclass(frozen=True)
@@ -71,14 +89,43 @@ def judge(claim: Claim, folders: LedgerFolders) -> Judgement:
         return Judgement(claim, OPEN, f"waits for more seeds of {few[0].replace('_', ' ')}", (), evidence)
     statistical = sum(isinstance(value, list) for value in values)
     level = 1 - (1 - LEVEL) / max(1, statistical)
-    checked = tuple(evaluate_check(check, value, level) for check, value in zip(claim.checks, values, strict=True))
+    checked = tuple(
+        add_state(evaluate_check(check, value, level), evidence.figures)
+        for check, value in zip(claim.checks, values, strict=True)
+    )
     words = str(evidence.figures.get("words", ""))
-    wrong = [one for one in checked if not one.agrees]
-    selection = wrong or list(checked)
+    wrong = [one for one in checked if one.fails]
+    selection = wrong or [one for one in checked if one.state] or list(checked)
     sentences = list(dict.fromkeys(_describe_result(one) for one in selection))
     reason = "; ".join(sentences[:3]) + (f"; and {len(sentences) - 3} more" if len(sentences) > 3 else "")
-    verdict = REPRODUCED if not wrong else WRONG if claim.arithmetic else NOT_REPRODUCED
+    verdict = _combine(claim, checked)
     return Judgement(claim, verdict, f"{reason}. {words}" if words else reason, checked, evidence)
+
+
+def _combine(claim: Claim, checked: tuple[CheckResult, ...]) -> str:
+    if any(one.fails for one in checked):
+        return WRONG if claim.arithmetic else NOT_REPRODUCED
+    states = {one.state for one in checked}
+    return UNDECIDED if UNDECIDED in states else EQUIVALENT if EQUIVALENT in states else REPRODUCED
+
+
+def add_state(result: CheckResult, figures: dict[str, Any]) -> CheckResult:
+    """Mark a check that the statistics leave undecided, or whose difference is equivalent to none.
+
+    A figure ``NAME`` may have a ``NAME_verdict``, the verdict of its comparison. Of an interval ``NAME_low`` and
+    ``NAME_high``, a bound that one end fails is undecided if the other end meets it.
+    """
+    check = result.check
+    verdict = figures.get(f"{check.figure}_verdict")
+    if verdict == UNDECIDED or (verdict == EQUIVALENT and not result.agrees):
+        return replace(result, state=verdict)
+    for end, other, relations in (("_low", "_high", ("above", "at_least")), ("_high", "_low", ("below", "at_most"))):
+        opposite = figures.get(f"{check.figure.removesuffix(end)}{other}")
+        if result.agrees or not check.figure.endswith(end) or check.relation not in relations or opposite is None:
+            continue
+        if evaluate_check(check, float(opposite)).agrees:
+            return replace(result, state=UNDECIDED)
+    return result
 
 
 def evaluate_check(check: FigureCheck, value: float | list[float], level: float = LEVEL) -> CheckResult:
@@ -136,9 +183,8 @@ def _evaluate_on_seeds(check: FigureCheck, values: list[float], level: float) ->
 def _describe_result(one: CheckResult) -> str:
     """The result, and the source's number if the two disagree."""
     relation = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "equals" else ""
-    return f"{one.check.figure.replace('_', ' ')} {one.result}" + (
-        "" if one.agrees else f", but the source says {relation}{one.check.text}"
-    )
+    source = "" if one.agrees else f", but the source says {relation}{one.check.text}"
+    return f"{one.check.figure.replace('_', ' ')} {one.result}{source}" + (f" ({one.state})" if one.state else "")
 
 
 def _figure_values(claim: Claim, check: FigureCheck, figures: dict[str, Any]) -> float | list[float]:
@@ -187,25 +233,31 @@ def judge_sources(sources: list[Source], folders: LedgerFolders) -> dict[str, An
         }
         for source in sources
     ]  # fmt: skip
-    counts = {v: sum(claim["verdict"] == v for source in rows for claim in source["claims"]) for v in VERDICTS}
-    return {"sources": rows, "counts": counts, "rules": RULES}
+    return {"sources": rows, "counts": count_verdicts(rows), "identities": count_verdicts(rows, True), "rules": RULES}
+
+
+def count_verdicts(sources: list[dict[str, Any]], by_definition: bool = False) -> dict[str, int]:
+    """The number of claims with each verdict: those that an experiment decides, or those that hold or fail by definition."""
+    claims = [one for source in sources for one in source["claims"] if one["by_definition"] == by_definition]
+    return {verdict: sum(one["verdict"] == verdict for one in claims) for verdict in SIGNS}
 
 
 def to_json(judgement: Judgement) -> dict[str, Any]:
     """One claim with its verdict, as plain JSON."""
     claim = judgement.claim
     return {
-        "id": claim.id, "source": claim.source, "claim": claim.claim, "where": claim.where, "how": claim.how,
+        "id": claim.id, "source": claim.source, "claim": claim.statement, "quote": claim.quote, "where": claim.where, "how": claim.how,
+        "implied": claim.implied, "by_definition": claim.by_definition, "repository": claim.repository,
         "method": claim.method, "by": claim.by, "arguments": dict(claim.arguments), "verdict": judgement.verdict,
         "reason": judgement.reason, "record": judgement.evidence.record,
         "checks": [
             {
                 "statement": one.check.statement, "figure": one.check.figure, "printed": one.check.text, "result": one.result,
-                "agrees": one.agrees, "note": one.check.note,
+                "agrees": one.agrees, "state": one.state, "note": one.check.note,
             }
             for one in judgement.checked
         ] or [
-            {"statement": check.statement, "figure": check.figure, "printed": check.text, "result": "", "agrees": None, "note": check.note}
+            {"statement": check.statement, "figure": check.figure, "printed": check.text, "result": "", "agrees": None, "state": "", "note": check.note}
             for check in claim.checks
         ],
         "figures": judgement.evidence.figures or {},

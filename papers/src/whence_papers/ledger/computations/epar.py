@@ -191,6 +191,11 @@ def doubled_vectors(beta: float, gamma: float, length: int, embed_dim: int, seed
     return summarize_check(evidence) | {"largest_difference": evidence.violation}
 
 
+def factor_rank(beta: float, gamma: float, length: int) -> dict[str, Any]:
+    """Rank of the matrix of factors without a mask, and of the matrix of rank 2 that equals it on the causal half."""
+    return summarize_check(theory.factor_ranks(theory.Setting(beta=beta, gamma=gamma), length))
+
+
 def row_weights(length: int, rows: int, seed: int) -> dict[str, Any]:
     """Weights on whole rows of scores: whether the order of keys changes, compared with weights on keys and a temperature.
 
@@ -325,5 +330,5 @@ def prediction(beta: float, gamma: float, length: int, embed_dim: int, runs: int
 
 COMPUTATIONS = (
     epar_statement, retention, retention_reading, basic_at_the_end, strength, growing_length, defaults, gamma_as_wired,
-    scale_of_code, matrix_memory, doubled_vectors, row_weights, added_positions, optimal_position, proposition, prediction,
+    scale_of_code, matrix_memory, doubled_vectors, factor_rank, row_weights, added_positions, optimal_position, proposition, prediction,
 )  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from whence.attention import Attention, KVCache, attend
 from whence.models import ModelSpec, build
-from whence.position import Alibi, PowerPrior, Rotary, Sinusoidal, StableMask, T5Bias
+from whence.position import Alibi, Kerple, PowerPrior, Rotary, Sinusoidal, StableMask, T5Bias
 from whence.position.sinusoidal import sinusoid
 from whence.position.t5 import bucket
 
@@ -26,6 +26,24 @@ def prior_start(alpha: float, beta: float, length: int, near: int) -> dict[str, 
         "share_of_nearest": float(weights[:near].sum()),
         "difference_from_alibi": float((prior - alibi).abs().max()),
     }
+
+
+def prior_family(alphas: list[float], betas: list[float], length: int) -> dict[str, Any]:
+    """Largest difference of the prior from KERPLE's power form with r1 = alpha^beta and r2 = beta, and from ALiBi at beta = 1.
+
+    Differences are relative to the largest bias.
+    """
+    distance = torch.arange(length, dtype=torch.float64)
+    differences: dict[str, list[float]] = {"kerple": [], "alibi": []}
+    for alpha in alphas:
+        for beta in betas:
+            prior = PowerPrior(alpha=alpha, beta=beta, learnable=False).double().bias(distance, None)
+            other = Kerple(1, form="power", r1=alpha**beta, r2=beta, learnable=False).double().bias(distance, None)[0]
+            differences["kerple"].append(float((prior - other).abs().max() / prior.abs().max()))
+            if beta == 1.0:
+                alibi = Alibi(1, slope=[alpha]).double().bias(distance, None)[0]
+                differences["alibi"].append(float((prior - alibi).abs().max() / prior.abs().max()))
+    return {f"relative_difference_from_{name}": max(values) for name, values in differences.items()}
 
 
 def prior_gradients(alpha: float, betas: list[float], length: int) -> dict[str, Any]:
@@ -258,7 +276,7 @@ def decomposition(samples: int, length: int, seed: int) -> dict[str, Any]:
 
 
 COMPUTATIONS = (
-    prior_start, prior_gradients, prior_built, relative_scores, first_angle, waves, scaled_positions, slope_signs, scales,
-    learned_slopes, sinusoids, order_without_position, who_sees, no_look_ahead, stable_rows, t5_numbers,
+    prior_start, prior_family, prior_gradients, prior_built, relative_scores, first_angle, waves, scaled_positions, slope_signs,
+    scales, learned_slopes, sinusoids, order_without_position, who_sees, no_look_ahead, stable_rows, t5_numbers,
     additive_calibration, decomposition,
 )  # fmt: skip
