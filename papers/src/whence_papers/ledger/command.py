@@ -213,7 +213,7 @@ def format_details(row: dict[str, Any], folders: tuple[Path, ...] = ()) -> str:
     if row["arguments"]:
         lines += _field("arguments", ", ".join(f"{name} = {value}" for name, value in row["arguments"].items()))
     if row["record"]:
-        lines.append(f"  {'record':9}{_shorten_paths(row['record'], folders)}")  # not wrapped: paths are copied
+        lines.append(f"  {'record':10}{_shorten_paths(row['record'], folders)}")  # not wrapped: paths are copied
     if row.get("sources"):
         lines += _field("sources", row["sources"])
     return "\n".join(lines) + "\n"
@@ -233,8 +233,8 @@ def _format_value(value: Any) -> str:
 
 
 def _field(name: str, text: str) -> list[str]:
-    wrapped = textwrap.wrap(text, min(100, shutil.get_terminal_size((111, 24)).columns - 11)) or [""]
-    return [f"  {name if place == 0 else '':9}{line}" for place, line in enumerate(wrapped)]
+    wrapped = textwrap.wrap(text, min(100, shutil.get_terminal_size((112, 24)).columns - 12)) or [""]
+    return [f"  {name if place == 0 else '':10}{line}" for place, line in enumerate(wrapped)]
 
 
 def plain_quote(row: dict[str, Any]) -> str:
