@@ -449,6 +449,17 @@ def test_spline_autoencoders():
     assert "position" not in " ".join(dict(spline.train_autoencoder("without_order", 3, 1, 4, 8).named_parameters()))
 
 
+def test_the_prior_is_kerple_s_power_form_by_hand():
+    figures = witness("prior_family")([0.5], [1.0, 2.0], 8)
+    by_hand = max(abs((0.5 * d) ** b - 0.5**b * d**b) for b in (1.0, 2.0) for d in range(8))
+    assert figures["relative_difference_from_kerple"] <= by_hand + 1e-15
+    assert figures["relative_difference_from_alibi"] == 0
+    matrix = np.array([[(1 + 0.5 * math.exp(-abs(i - j) / 6)) / 1.5 for j in range(6)] for i in range(6)])
+    figures = witness("factor_rank")(1.0, 0.5, 6)
+    assert figures["rank_both_ways"] == np.linalg.matrix_rank(matrix, tol=1e-10) == 6
+    assert figures["rank_of_the_causal_extension"] == 2
+
+
 def test_every_computation_has_a_witness():
     named = set(re.findall(r'witness\("(\w+)"\)', Path(__file__).read_text()))
     assert set(COMPUTATIONS) == named

@@ -47,8 +47,9 @@ def with_task(claim, **settings):
     "shares, u_shape, order",
     [
         ((0.9, 0.3, 0.8), "reproduced", "reproduced"),
-        ((0.9, 0.3, 0.31), "not reproduced", "reproduced"),
-        ((0.5, 0.5, 0.5), "not reproduced", "not reproduced"),
+        ((0.9, 0.3, 0.31), "undecided", "reproduced"),
+        ((0.9, 0.3, 0.1), "not reproduced", "reproduced"),
+        ((0.5, 0.5, 0.5), "not reproduced", "not reproduced"),  # no difference on any item
     ],
 )
 def test_a_planted_curve_is_judged(tmp_path, shares, u_shape, order):
@@ -60,26 +61,46 @@ def test_a_planted_curve_is_judged(tmp_path, shares, u_shape, order):
     assert result["first_over_middle"] == pytest.approx(100 * (shares[0] - shares[1])) and "probe/smollm2-" in where
 
 
-@pytest.mark.parametrize("middle, verdict", [(0.2, "reproduced"), (0.6, "not reproduced")])
+@pytest.mark.parametrize("middle, verdict", [(0.2, "reproduced"), (0.6, "undecided"), (0.8, "not reproduced")])
 def test_a_middle_that_sinks_with_length(tmp_path, middle, verdict):
     probed(tmp_path, {"key-value-of-3": (0.8, 0.6, 0.8), "key-value-of-6": (0.8, middle, 0.8)}, lengths=(3, 6))
     claim = with_task("survey-longer-worse", tasks=["key-value-of-3", "key-value-of-6"])
     assert judge(claim, LedgerFolders(results=tmp_path)).verdict == verdict
 
 
-@pytest.mark.parametrize("answer, monotone, doubtful", [(True, "reproduced", "not reproduced"),
-                                                        (False, "not reproduced", "reproduced"),
-                                                        (None, "open", "open")])  # fmt: skip
-def test_hypotheses_and_explanations(tmp_path, answer, monotone, doubtful):
+@pytest.mark.parametrize(
+    "cubic, texts, monotone, doubtful",
+    [
+        ((50, 20, 0.95), 64, "reproduced", "not reproduced"),
+        ((50, 20, 0.5), 64, "not reproduced", "reproduced"),
+        ((50, 30, 0.95), 64, "not reproduced", "reproduced"),
+        ((0, 0, 0.0), 64, "undecided", "undecided"),  # no method finds a channel in either order
+        ((50, 20, 0.95), 8, "open", "open"),
+    ],
+)
+def test_a_smoothing_method_that_finds_nothing_decides_nothing(tmp_path, cubic, texts, monotone, doubtful):
     folder = probed(tmp_path, {"key-value": (1, 1, 1)})
-    records.write(folder / "hypothesis-one-way.json", {"answer": answer, "rule": "a rule"})
+    keys = ("channels", "by_chance", "rank_correlation_in_other_texts")
+    fits = {"cubic": cubic, "segmented": (0, 0, 0.0), "window": (0, 0, 0.0)}
+    numbers = {name: dict(zip(keys, values, strict=True)) for name, values in fits.items()}
+    record = {"answer": False, "rule": "a rule", "settings": {"texts": texts, "tokens": 1000}, "numbers": numbers}
+    records.write(folder / "hypothesis-one-way.json", record)
     folders = LedgerFolders(results=tmp_path)
-    assert judge(CLAIMS["survey-dimension-monotone"], folders).verdict == monotone
+    judgement = judge(CLAIMS["survey-dimension-monotone"], folders)
+    assert judgement.verdict == monotone and (texts == 8 or "window finds no channel" in judgement.reason)
     assert judge(CLAIMS["survey-dimension-doubtful"], folders).verdict == doubtful
+
+
+@pytest.mark.parametrize("answer, verdict", [(True, "not reproduced"), (False, "reproduced"), (None, "undecided")])
+def test_hypotheses_and_explanations(tmp_path, answer, verdict):
+    folder = probed(tmp_path, {"key-value": (1, 1, 1)})
+    records.write(folder / "hypothesis-scaling-helps.json", {"answer": answer, "rule": "a rule"})
+    folders = LedgerFolders(results=tmp_path)
+    assert judge(CLAIMS["survey-scaling-empirical"], folders).verdict == verdict
     cases = [{"before": 0.1, "after": 0.1 + (0.1 if i % 10 else -0.05)} for i in range(50)]
     records.write(folder / "explain-emphasis-weight.json", {"result": {"factor": 2.0, "items": 10, "rows": cases}})
     assert judge(CLAIMS["survey-attention-causes"], folders).verdict == "open"  # the score was not doubled yet
-    for against, verdict in ((5, "reproduced"), (25, "not reproduced")):
+    for against, verdict in ((5, "reproduced"), (25, "undecided"), (45, "not reproduced")):
         # attention falls throughout; the answer falls with it but for some
         rows = [
             {"before": 0.2, "after": 0.3 if i < against else 0.1, "attention_before": 0.2, "attention_after": 0.1}
@@ -89,8 +110,8 @@ def test_hypotheses_and_explanations(tmp_path, answer, monotone, doubtful):
         assert judge(CLAIMS["survey-attention-causes"], folders).verdict == verdict
     figures = READERS["slot_emphasis"](folders, "smollm2")[0]
     assert (
-        figures["with_attention"] == 0.5
-        and "attention to the slot rises in 0%, its answer becomes likelier in 50%" in figures["words"]
+        figures["with_attention"] == pytest.approx(0.1)
+        and "attention to the slot rises in 0%, its answer becomes likelier in 90%" in figures["words"]
     )
     layer = {"rank": 300, "low_frequencies": 0.1}
     part = {"texts": 32, "tokens": 512, "layers": [layer, layer, layer, layer]}
@@ -165,6 +186,7 @@ def test_what_is_missing_is_waited_for(tmp_path):
         "gold_position": {"task": "documents", "score": "likelihood"},
         "gold_position_by_length": {"tasks": ["a", "b"], "score": "likelihood"},
         "hypothesis": {"hypothesis": "one-way"},
+        "monotone_channels": {},
         "mask_or_positions": {},
         "slot_emphasis": {},
         "positional_part": {},

@@ -77,7 +77,7 @@ def test_it_agrees_with_the_trial_itself_also_when_packed(trial, tmp_path):
 def corrected(models):
     checks = (FigureCheck("worst_change_low", "above", 0, "0"), FigureCheck("gap_change_high", "below", 0, "0"))
     arguments = {"models": models, "cure": "log-n", "min_items": 4}
-    return Claim("survey-x", "survey", "It helps.", "1", "By a trial.", "read", "cure_effect", arguments=arguments, checks=checks)  # fmt: skip
+    return Claim("survey-x", "survey", "It helps.", "Il aide.", "1", "By a trial.", "read", "cure_effect", arguments=arguments, checks=checks)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def corrected(models):
     [
         ((16, 0, 16), (16, 16, 16), "reproduced"),
         ((16, 0, 16), (0, 0, 0), "not reproduced"),  # no gap is left, because nothing is
-        ((8, 8, 8), (8, 8, 8), "not reproduced"),
+        ((8, 8, 8), (8, 8, 8), "not reproduced"),  # no change on any item
     ],
 )
 def test_a_planted_effect_is_judged(trial, tmp_path, before, after, verdict):

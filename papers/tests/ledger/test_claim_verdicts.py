@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from whence_papers.ledger.computations import COMPUTATIONS
 from whence_papers.ledger.evidence import KNOWN_NAMES, nearly_equal, run_computation, to_plain, update_records
 from whence_papers.ledger.trained_models import COMPARISONS
 from whence_papers.ledger.verdicts import (
+    EQUIVALENT,
     NOT_REPRODUCED,
     OPEN,
     REPRODUCED,
+    UNDECIDED,
     UNTESTABLE,
     WRONG,
     evaluate_check,
@@ -143,6 +146,48 @@ def test_update_writes_once_and_leaves_what_is_the_same(tmp_path):
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
     assert [outcome for _, outcome in update_records(claims, folders)] == ["unchanged"] * 7
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+
+
+def test_update_adds_the_command_and_replaces_records_of_other_sources(tmp_path):
+    claims = [claim for claim in CLAIMS if claim.id == "pointer-example-office"]
+    folders = LedgerFolders(tmp_path)
+    path = folders.record_path(claims[0].id)
+    stored = records.read(HERE.record_path(claims[0].id))
+    assert stored["command"] == "whence claims --update --id pointer-example-office"
+    without = {key: value for key, value in stored.items() if key != "command"}
+    records.write(path, without | {"provenance": {"source_matches_commit": True}})
+    assert [outcome for _, outcome in update_records(claims, folders)] == ["unchanged"]
+    assert records.read(path)["command"] == stored["command"]
+    records.write(path, stored | {"provenance": {"source_matches_commit": False}})
+    assert [outcome for _, outcome in update_records(claims, folders)] == ["written"]
+    assert "provenance" not in records.read(path)
+
+
+def test_every_record_has_a_command():
+    for claim in COMPUTED:
+        assert records.read(HERE.record_path(claim.id))["command"].startswith("whence claims --update"), claim.id
+
+
+@pytest.mark.parametrize(
+    "figures, expected",
+    [
+        ({"x_low": 1.0, "x_high": 2.0}, REPRODUCED),
+        ({"x_low": -1.0, "x_high": 2.0}, UNDECIDED),
+        ({"x_low": -2.0, "x_high": -1.0}, NOT_REPRODUCED),
+        ({"x_low": -1.0}, NOT_REPRODUCED),  # not an interval
+        ({"x_low": 1.0, "x_low_verdict": "undecided"}, UNDECIDED),
+        ({"x_low": -1.0, "x_low_verdict": "equivalent"}, EQUIVALENT),
+        ({"x_low": 1.0, "x_low_verdict": "equivalent"}, REPRODUCED),
+    ],
+)
+def test_statistics_decide_between_not_reproduced_undecided_and_equivalent(tmp_path, figures, expected):
+    claim = replace(
+        next(claim for claim in CLAIMS if claim.id == "pointer-example-office"),
+        checks=(FigureCheck("x_low", "above", 0.0, "0"),), arithmetic=False,
+    )  # fmt: skip
+    folders = LedgerFolders(tmp_path)
+    records.write(folders.record_path(claim.id), records.read(HERE.record_path(claim.id)) | {"figures": figures})
+    assert judge(claim, folders).verdict == expected
 
 
 def test_a_record_of_other_figures_counts_for_nothing(tmp_path):

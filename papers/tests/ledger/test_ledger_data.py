@@ -23,6 +23,7 @@ kind = "test"
 [[claim]]
 id = "made-sum"
 claim = "Two and two are four."
+quote = "Zwei und zwei sind vier."
 where = "1"
 how = "By adding."
 compute = "product"
@@ -51,6 +52,10 @@ def test_a_good_one(tmp_path):
         ('kind = "test"', 'kind = "test"\ncolour = "red"', "an entry 'colour'"),
         ('id = "made-sum"', 'id = "other-sum"', "other-sum, got id = 'other-sum'"),
         ('where = "1"\n', "", "made-sum, got where = None"),
+        ('quote = "Zwei und zwei sind vier."\n', "", "made-sum, got quote = None"),
+        ("Zwei und zwei sind vier.", "vier" * 61, "made-sum, got a quote of 244 characters, but a quote has 4 to 240"),
+        ('where = "1"', 'where = "1"\nrepository = "owner/name"', "made-sum, got repository = 'owner/name'"),
+        ('where = "1"', 'where = "1"\nimplied = "yes"', "implied or by_definition of the wrong type"),
         ('compute = "product"', 'compute = "magic"', "made-sum, got compute = 'magic'"),
         ('compute = "product"', 'compute = "product"\nuntestable = "no"', "made-sum, got compute, untestable"),
         ('compute = "product"\n', "", "made-sum, got no method"),
@@ -71,6 +76,25 @@ def test_bad_data_is_one_sentence_with_file_and_id(tmp_path, old, new, expected_
         ledger(tmp_path, GOOD.replace(old, new))
     message = str(refused.value)
     assert message.startswith("claims/made.toml") and expected_text in message, message
+
+
+def test_a_repository_has_a_commit_or_says_that_it_is_unknown(tmp_path):
+    for commit in ("0123456789" * 4, "commit not recorded"):
+        line = f'repository = "owner/name @ {commit}: docs/a.md"'
+        (source,) = ledger(tmp_path, GOOD.replace('where = "1"', f'where = "1"\n{line}'))
+        assert commit in source.claims[0].repository
+
+
+def test_an_implied_claim_is_our_reading(tmp_path):
+    (source,) = ledger(tmp_path, GOOD.replace('where = "1"', 'where = "1"\nimplied = true'))
+    assert source.claims[0].statement == "Our reading: two and two are four."
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_every_claim_quotes_its_source(claim):
+    assert any(letter.isalnum() for letter in claim.quote) and not claim.claim.startswith("Implied")
+    if "ablation" in claim.where or "program" in claim.where or "report of" in claim.where:
+        assert claim.repository, "what rests on a repository names it"
 
 
 def test_an_id_twice_and_an_empty_folder(tmp_path):

@@ -1,5 +1,6 @@
 """The ledger's page: it holds all claims, asks for nothing, filters by verdict and fits a phone."""
 
+import html
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ def test_every_claim_stands_on_it_escaped(ledger):
     for source in ledger["sources"]:
         for claim in source["claims"]:
             assert f'id="{claim["id"]}"' in text
+            assert f"<blockquote>{html.escape(claim['quote'])}</blockquote>" in text
+            assert not claim["repository"] or html.escape(claim["repository"]) in text
+    apart = sum(ledger["identities"].values())
+    assert text.count('<span class="note">by definition</span>') == apart > 20
+    assert f"<b>all {sum(ledger['counts'].values()) + apart}</b>" in text
     assert "p &lt; 0.01" in text and "&lt;none&gt;" in text and "http://" not in text and "https://" not in text
     assert text == render_claims_page(ledger)
 

@@ -95,7 +95,12 @@ def test_published_figures_against_the_seeds(tmp_path):
 
 @pytest.mark.parametrize(
     "level, mean, surely",
-    [(51.8, "reproduced", "reproduced"), (51.5, "reproduced", "not reproduced"), (51.3, *["not reproduced"] * 2)],
+    [
+        (51.8, "reproduced", "reproduced"),
+        (51.5, "reproduced", "undecided"),
+        (51.3, "not reproduced", "undecided"),
+        (51.0, "not reproduced", "not reproduced"),
+    ],
 )
 def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, level, mean, surely):
     """Mean 51.5 is above 51.4, and its interval is not: t(4) = 2.776, deviation 0.2318, so 51.5 - 0.288."""
@@ -111,8 +116,8 @@ def test_reaching_a_figure_is_said_of_the_mean_and_of_the_lower_end(tmp_path, le
 def test_differences_are_tested(tmp_path):
     write(tmp_path)
     for name, expected, expected_text in (
-        ("pointer-bias-study", "not reproduced", "Recency is undecided"),
-        ("pointer-bias-study-alone", "not reproduced", "undecided"),
+        ("pointer-bias-study", "equivalent", "Recency is equivalent to no position within 1 points"),
+        ("pointer-bias-study-alone", "equivalent", "equivalent to neither"),
         ("pointer-from-end-embedding", "reproduced", "change -2.00 (mean"),
         ("pointer-pointer", "reproduced", "change -23.90 (mean"),
         ("pointer-against-additive", "reproduced", "no position is better than additive by 2.45 points"),
@@ -126,7 +131,7 @@ def test_a_counting_is_its_own(tmp_path):
     write(tmp_path, seen=LEVELS | {"no pointer": 52.6})
     assert verdict("pointer-pointer", tmp_path).verdict == "reproduced"
     assert "On answers that occur in training: +0.10 points" in verdict("pointer-pointer", tmp_path).reason
-    assert verdict("pointer-seen-targets", tmp_path).verdict == "not reproduced"
+    assert verdict("pointer-seen-targets", tmp_path).verdict == "equivalent"
 
 
 def test_whose_answers_make_the_gain(tmp_path):
@@ -170,9 +175,7 @@ def test_the_learned_bias(tmp_path, bias, expected):
     )
 
 
-@pytest.mark.parametrize(
-    "with_it, expected", [(0.01, "reproduced"), (0.05, "not reproduced"), (0.09, "not reproduced")]
-)
+@pytest.mark.parametrize("with_it, expected", [(0.01, "reproduced"), (0.05, "undecided"), (0.09, "not reproduced")])
 def test_an_experiment(tmp_path, with_it, expected):
     assert verdict("pointer-coverage", tmp_path).reason == (
         f"waits for the record {tmp_path}/pointer/coverage.json (`whence run coverage`)"

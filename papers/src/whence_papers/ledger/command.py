@@ -175,10 +175,10 @@ def print_table(ledger: dict[str, Any], console: Console | None = None) -> None:
     for source in ledger["sources"]:
         view = Table(box=SIMPLE_HEAD, title=f"{source['number']}  {source['title']}", title_justify="left", expand=True)
         view.add_column("verdict", width=18 if wide else 12)
-        view.add_column("claim", ratio=5)
+        view.add_column("claim", ratio=5, overflow="fold")
         if wide:
-            view.add_column("the source says", ratio=2)
-            view.add_column("our result", ratio=4)
+            view.add_column("the source says", ratio=2, overflow="fold")
+            view.add_column("our result", ratio=4, overflow="fold")
         for row in source["claims"]:
             mark = Text(f"{SIGNS[row['verdict']]} {row['verdict']}", style=STYLES.get(row["verdict"], ""))
             claim = Text.assemble(row["claim"], "\n", (row["id"], "dim"))

@@ -7,6 +7,7 @@ Welch's test.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from whence.statistics import AnalysisPlan, Interval, PairedComparison, compare_paired, welch
@@ -54,14 +55,16 @@ def contrast_figures(comparison: PairedComparison, arm: str, other: str, metric:
     difference = contrast.estimate or 0.0
     undecided = contrast.verdict == "undecided"
     verdict = judge_interval(contrast.interval, metric) if undecided else contrast.verdict
-    note = f" Within {MARGINS[metric]:g} point: equivalent." if undecided and verdict == "equivalent" else ""
+    plan = comparison.plan
+    if verdict == "equivalent" and undecided:
+        plan, contrast = replace(plan, margin=MARGINS[metric]), replace(contrast, verdict=verdict)
     return {
         "direction": DIRECTIONS[contrast.verdict],
         "difference": difference,
         "gain": difference if comparison.plan.higher_is_better else -difference,
         **_ends(difference, contrast.interval, comparison.plan.higher_is_better),
         "direction_verdict": verdict,
-        "words": f"{describe_contrast(contrast, comparison.plan)}.{note}",
+        "words": f"{describe_contrast(contrast, plan)}.",
     }
 
 
@@ -90,7 +93,12 @@ def compare_unpaired(sides: Mapping[str, Sequence[float]], metric: str, arm: str
     gain = test.difference if higher else -test.difference
     direction = 0 if test.p is None or test.p > ALPHA else 1 if gain > 0 else -1
     verdict = {1: "better", -1: "worse", 0: judge_interval(test.interval, metric)}[direction]
-    relation = {"better": "better than", "worse": "worse than", "equivalent": "equivalent to", "undecided": "undecided against"}
+    relation = {
+        "better": "better than",
+        "worse": "worse than",
+        "equivalent": "equivalent to",
+        "undecided": "undecided against",
+    }
     size = f" by {abs(test.difference):.3g} {unit}".rstrip() if direction else ""
     return {
         "direction": direction,

@@ -62,7 +62,9 @@ def _overview(ledger: dict[str, Any]) -> str:
         )
     apart = sum(ledger["identities"].values())
     every = sum(ledger["counts"].values()) + apart
-    total = "".join(f'<td class="n"><b>{number}</b></td>' for number in (*(ledger["counts"][n] for n in present), apart))
+    total = "".join(
+        f'<td class="n"><b>{number}</b></td>' for number in (*(ledger["counts"][n] for n in present), apart)
+    )
     table = (
         '<table class="overview">'
         f'<thead><tr><th scope="col" class="text">source</th>{head}<th scope="col">by definition</th><th scope="col" class="text">share</th></tr></thead>'

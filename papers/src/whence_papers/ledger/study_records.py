@@ -260,14 +260,10 @@ def adapters(folders: LedgerFolders, adapter: str, baseline: str, split: str) ->
     models = folders.reader.read(path)["results"]["models"]
     factor = METRICS["accuracy"][0]
     sides = {name: [factor * seed["splits"][split] for seed in seeds] for name, seeds in models.items()}
-    return contrast_figures(
-        compare_lists(sides, "accuracy", baseline), adapter, baseline, "accuracy"
-    ), path.as_posix()
+    return contrast_figures(compare_lists(sides, "accuracy", baseline), adapter, baseline, "accuracy"), path.as_posix()
 
 
-def head_gain(
-    folders: LedgerFolders, weights: str, measure: str, patterns: list[str]
-) -> tuple[dict[str, Any], str]:
+def head_gain(folders: LedgerFolders, weights: str, measure: str, patterns: list[str]) -> tuple[dict[str, Any], str]:
     """What a measure of the optimal position gains from the basic to the enhanced form, one mean per head and pattern.
 
     Args:
@@ -275,7 +271,9 @@ def head_gain(
     """
     path = folders.results / "epar" / "optimal_position.json"
     if not folders.reader.exists(path):
-        raise MissingEvidence(f"the experiment on optimal positions ({path}, written by `whence run epar/optimal_position`)")
+        raise MissingEvidence(
+            f"the experiment on optimal positions ({path}, written by `whence run epar/optimal_position`)"
+        )
     values = folders.reader.read(path)["results"]["values"][weights]
     means = {
         (form, pattern): [mean(runs) for runs in values[form][pattern][measure]]
@@ -287,9 +285,12 @@ def head_gain(
         for pattern in patterns
     }
     levels = [
-        f"{pattern} {mean(means['basic', pattern]):.3f} to {mean(means['enhanced', pattern]):.3f}" for pattern in patterns
+        f"{pattern} {mean(means['basic', pattern]):.3f} to {mean(means['enhanced', pattern]):.3f}"
+        for pattern in patterns
     ]
-    return gains | {"words": f"{weights} heads, {measure} with the basic and the enhanced form: {', '.join(levels)}."}, path.as_posix()
+    return gains | {
+        "words": f"{weights} heads, {measure} with the basic and the enhanced form: {', '.join(levels)}."
+    }, path.as_posix()
 
 
 def experiment_differs(
