@@ -4,8 +4,9 @@
     python benchmarks/train_step.py --variants epar --steps 3
 
 12 layers, embedding dimension 768, 12 heads, 4096 tokens, bfloat16, AdamW, the whole model in one ``torch.compile``
-graph. Variants: rotary as commonly written on the flash kernel of SDPA, the same on its cuDNN kernel, rotary of whence,
-learnable EPAR, learnable power prior. Before timing, the gradients of each model on a short sequence are compared with
+graph. Variants: rotary as commonly written on the flash kernel of SDPA, the same on its cuDNN kernel, rotary of whence, and on
+the kernel of whence no position, learnable EPAR and the learnable power prior. The cost of a mechanism is its time over that
+of no position, which is the same model on the same kernel. Before timing, the gradients of each model on a short sequence are compared with
 the dense reference in float32. Each step is timed eagerly (launched from Python, so a slow host limits it) and as a
 CUDA graph (device time only).
 """
@@ -29,6 +30,7 @@ from torch.nn import functional as F
 import whence
 from gpu_timing import capture_graph, time_interleaved, time_step
 from whence import records
+from whence.position.no_position import NoPosition
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS, EMBED_DIM, HEADS, TOKENS, BATCH, VOCAB_SIZE = 12, 768, 12, 4096, 4, 50304
@@ -36,6 +38,7 @@ VARIANTS = {
     "flash": "rotary, SDPA flash",
     "cudnn": "rotary, SDPA cuDNN",
     "rotary": "rotary through whence, SDPA flash",
+    "none": "no position",
     "epar": "EPAR, learnable",
     "power prior": "power prior, learnable",
 }
@@ -46,6 +49,8 @@ def make_position(variant: str) -> whence.Position:
         return whence.Epar(HEADS, learnable=True, context=TOKENS, beta=4.0)
     if variant == "power prior":
         return whence.PowerPrior(HEADS, alpha=0.01, beta=0.6)
+    if variant == "none":
+        return NoPosition()
     return whence.Rotary()
 
 

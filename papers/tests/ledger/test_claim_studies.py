@@ -298,6 +298,13 @@ def test_the_time_of_a_step(tmp_path):
     records.write(tmp_path / "train_step.json", record)
     judgement, _ = reading(LedgerFolders(benchmarks=tmp_path), "epar", "flash")
     assert judgement["more_percent"] == pytest.approx(2.0) and "a GPU" in judgement["words"]
+    # another model on another kernel does not decide what the mechanism costs
+    folders = LedgerFolders(FOLDER / "claims", tmp_path, tmp_path)
+    waiting = judge(CLAIMS["epar-cost-time"], folders)
+    assert waiting.verdict == "open" and "times of epar and none in one run" in waiting.reason
+    record["rows"].append({"variant": "none", "milliseconds": [10.1, 10.1, 10.1]})
+    records.write(tmp_path / "train_step.json", record)
+    assert judge(CLAIMS["epar-cost-time"], folders).verdict == "reproduced"
 
 
 class Tiny(Classification):

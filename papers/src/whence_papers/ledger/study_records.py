@@ -246,7 +246,7 @@ def step_time(folders: LedgerFolders, variant: str, baseline: str) -> tuple[dict
     record = folders.reader.read(path)
     times = {row["variant"]: median(row["milliseconds"]) for row in record["rows"] if "milliseconds" in row}
     if variant not in times or baseline not in times:
-        raise MissingEvidence(f"times of {variant} and {baseline} in {path}")
+        raise MissingEvidence(f"times of {variant} and {baseline} in one run ({path}, written by `make gpu-bench`)")
     where = record["environment"]["machine"].get("accelerator", "a CPU")
     sentence = f"On {where}, {record['spec']['tokens']} tokens, {variant} against {baseline}."
     return {"more_percent": 100 * (times[variant] / times[baseline] - 1), "words": sentence}, path.as_posix()
