@@ -83,7 +83,7 @@ for line in lines:
 
 
 @pytest.fixture(scope="module")
-def done(installed_package):
+def process(installed_package):
     """A process that sees the installed package and not this test's folder."""
     path = os.pathsep.join([str(installed_package), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
@@ -101,13 +101,13 @@ def shorten(command):
     return f"{command} {SMALL}" if "--task" in command else f"{command} --task key-value --length 2 {SMALL}"
 
 
-def test_from_python(done):
-    assert "python done" in done.stdout, done.stderr[-3000:]
+def test_from_python(process):
+    assert "python done" in process.stdout, process.stderr[-3000:]
 
 
-def test_from_the_command_line(installed_package, done):
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert done.stdout.endswith("hello\n")
+def test_from_the_command_line(installed_package, process):
+    assert process.returncode == 0, process.stdout[-2000:] + process.stderr[-3000:]
+    assert process.stdout.endswith("hello\n")
     for words in map(shlex.split, COMMANDS):
         if words[1] in ("compare", "probe", "run"):
             out = installed_package / "work" / words[words.index("--out") + 1]

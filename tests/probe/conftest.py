@@ -18,9 +18,15 @@ def probed(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def drawn_page(probed):
+def probe_findings(probed):
+    """Its findings. They carry the minute at which they were loaded, so tests that compare pages load them once."""
+    return load_findings(probed)
+
+
+@pytest.fixture(scope="session")
+def drawn_page(probe_findings):
     """Its page, with all figures."""
-    return page(load_findings(probed))
+    return page(probe_findings)
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from whence.report.bench.interval_chart import Interval, interval_chart
 from whence.report.bench.sentences import (
     compare_answer,
     describe_difference,
-    describe_further_items,
     describe_p,
     describe_rule,
     format_score,
@@ -20,6 +19,7 @@ from whence.report.bench.sentences import (
 )
 from whence.report.formatting import format_count, format_number, format_seconds
 from whence.report.html_page import definition_list, provenance_section, render_page
+from whence.report.item_verdicts import describe_further_items
 from whence.report.probe.model_terms import describe_model, identity_terms, model_details
 from whence.report.probe.tables import table
 

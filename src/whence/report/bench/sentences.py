@@ -8,7 +8,6 @@ from typing import Any
 
 from whence.probe.curves import FEW
 from whence.report.formatting import NO_VALUE, format_interval, format_number, format_p, format_signed
-from whence.statistics.further_seeds import MOST_SEEDS
 
 #: what a metric is called in tables; others keep the name that the harness gives them
 METRICS = {
@@ -78,16 +77,6 @@ def describe_rule(findings: Mapping[str, Any]) -> str:
         f"Equivalent: it lies within ±{findings['margin']:g} points. Translations and programs are judged by the mean chrF "
         "of their sentences, because BLEU has no value for one item."
     )
-
-
-def describe_further_items(task: Mapping[str, Any]) -> str:
-    """The further items that would probably decide an undecided verdict."""
-    contrast = task["contrast"]
-    if task["verdict"] != "undecided":
-        return NO_VALUE
-    if contrast["seeds_needed"] is not None:
-        return f"about {contrast['seeds_needed']}"
-    return f"more than {MOST_SEEDS}" if contrast["interval"] is not None else NO_VALUE
 
 
 def describe_p(task: Mapping[str, Any]) -> str:

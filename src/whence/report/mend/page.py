@@ -9,9 +9,9 @@ from typing import Any
 from whence.probe.identity import describe_intervention
 from whence.report.formatting import NO_VALUE, format_number, format_signed, is_finite_number
 from whence.report.html_page import definition_list, provenance_section, render_page
+from whence.report.item_verdicts import describe_further_items
 from whence.report.mend import charts
 from whence.report.mend.sentences import (
-    describe_further_items,
     describe_rule,
     describe_verdict,
     few_items,

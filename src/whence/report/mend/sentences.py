@@ -7,7 +7,6 @@ from typing import Any
 
 from whence.probe.curves import FEW
 from whence.report.formatting import NO_VALUE, format_number, format_p, format_signed
-from whence.statistics.further_seeds import MOST_SEEDS
 
 
 def trial_answer(findings: dict[str, Any]) -> str:
@@ -43,16 +42,6 @@ def describe_interval(contrast: dict[str, Any]) -> str:
     return f"interval {ends}, p {'=' if (contrast['p'] or 0) >= 0.0001 else ''} {format_p(contrast['p'])}".replace(
         "p  <", "p <"
     )
-
-
-def describe_further_items(cure: dict[str, Any]) -> str:
-    """The further items that would probably decide an undecided verdict."""
-    contrast = cure["contrast"]
-    if cure["verdict"] != "undecided":
-        return NO_VALUE
-    if contrast["seeds_needed"] is not None:
-        return f"about {contrast['seeds_needed']}"
-    return f"more than {MOST_SEEDS}" if contrast["interval"] is not None else NO_VALUE
 
 
 def describe_verdict(cure: dict[str, Any]) -> str:
