@@ -40,6 +40,9 @@ def test_generated_tables_are_up_to_date(page):
     assert docs.render(text, docs.generated_parts()[page]) == text, "run: make docs"
 
 
+@pytest.mark.filterwarnings(
+    "ignore:flex_attention called without torch.compile", "ignore:.*torch.jit.script:DeprecationWarning"
+)
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=named)
 def test_code_runs(page, tmp_path, monkeypatch):
     if page.name == "extending.md":
