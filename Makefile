@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# tests start many processes: with cached bytecode each imports torch in half the time
+unexport PYTHONDONTWRITEBYTECODE
 # real data beside the checkout is used when it is there
 ifneq ($(wildcard ../shared/data),)
 export WHENCE_DATA ?= $(abspath ../shared/data)

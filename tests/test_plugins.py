@@ -1,6 +1,7 @@
 """Every registry finds an object by entry point, by module and by file, and says what is wrong when it cannot."""
 
 import hashlib
+import os
 import sys
 
 import pytest
@@ -325,12 +326,15 @@ def test_what_a_registry_refuses(outsider):
 # --- plugins.py itself -----------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_loaded_once_for_each_content(tmp_path):
+def test_a_file_is_loaded_once_for_each_content(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     file = tmp_path / "one.py"
     file.write_text("class One: pass\nsize = 1")
+    os.utime(file, (1e9, 1e9))
     first, again = (plugins.load_module(str(file), "test") for _ in range(2))
     assert first is again and first.size == 1
     file.write_text("class One: pass\nsize = 2")
+    os.utime(file, (1e9, 1e9))  # cached bytecode of the first text would fit this size and time
     assert plugins.load_module(str(file), "test").size == 2
     other = tmp_path / "other" / "one.py"
     other.parent.mkdir()

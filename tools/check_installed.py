@@ -35,6 +35,8 @@ COMMANDS = (
     ("whence studies",),
     ("whence claims --source pointer",),
 )
+#: variables that could show a command the checkout, or make each command compile what it imports again
+REMOVED = ("PYTHONPATH", "VIRTUAL_ENV", "WHENCE_DATA", "WHENCE_COMMIT", "PYTHONDONTWRITEBYTECODE")
 PARALLEL = os.cpu_count() or 1
 
 
@@ -79,10 +81,8 @@ def run_commands(commands: tuple[str, ...], venv: Path, work: Path) -> None:
 
 
 def run(command: list[object], folder: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, without the variables that could show it the checkout."""
-    environment = {
-        k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV", "WHENCE_DATA", "WHENCE_COMMIT")
-    }
+    """Run a command in a folder, with an environment that does not lead to the checkout."""
+    environment = {k: v for k, v in os.environ.items() if k not in REMOVED}
     environment.setdefault("OMP_NUM_THREADS", "1")  # commands run side by side
     words = [str(word) for word in command]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)

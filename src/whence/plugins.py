@@ -28,6 +28,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -335,17 +336,19 @@ def _import_path(folder: Path) -> Iterator[None]:
 
 def _load_file(path: Path, subject: str) -> ModuleType:
     """Run a file as a module, once for each path and content, so that its classes are the same at every load."""
-    digest = hashlib.sha256(str(path).encode() + b"\0" + path.read_bytes()).hexdigest()[:16]
+    source = path.read_bytes()
+    digest = hashlib.sha256(str(path).encode() + b"\0" + source).hexdigest()[:16]
     name = f"{FILE_MODULE}{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
     _require_own_siblings(path, subject)
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None and isinstance(spec.loader, SourceFileLoader)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a class's module up there
     try:
-        spec.loader.exec_module(module)
+        # cached bytecode belongs to a size and a second, and may be that of the text before
+        exec(spec.loader.source_to_code(source, path), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
