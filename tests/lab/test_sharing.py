@@ -31,14 +31,20 @@ from whence.lab.study import Decision
 base = Path(sys.argv[1])
 
 
+def wait_for_lines(count):
+    path = base / f"{{scenario}}.log"
+    while not path.exists() or len(path.read_text().splitlines()) < count:
+        time.sleep(0.01)
+
+
 def train(model, task, budget, seed, state, on_progress=None, **others):
     name = type(model.body.layers[0].attention.position).__name__
     with (base / f"{{scenario}}.log").open("a") as file:
         file.write(json.dumps([name, seed, process]) + chr(10))
-    while scenario == "pair" and len((base / "pair.log").read_text().splitlines()) < 2:
-        time.sleep(0.01)  # for the other process, which skips this run and trains the next
+    if scenario == "pair":
+        wait_for_lines(2)  # for the other process, which skips this run and trains the next
     if scenario == "killed" and process == 0:
-        time.sleep(0.5)  # the other process waits for this run by now
+        wait_for_lines(6)  # the other process has begun all other runs
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(0.02)
     own, shared = random.Random(f"{{name}}{{seed}}").gauss(0, 0.01), random.Random(f"{{seed}}").gauss(0, 0.05)
@@ -63,7 +69,7 @@ for scenario, study, shards in (("pair", fixed, 1), ("looks", STUDY, 2), ("shard
             os._exit(0)
         children.append(child)
         if scenario == "killed":
-            time.sleep(0.3)
+            wait_for_lines(1)
     for child in children:
         os.waitpid(child, 0)
 """
