@@ -4,8 +4,12 @@ import json
 
 import pytest
 
-from whence.cli.mend import load_cures
-from whence.mend import CURES
+from whence import WhenceError
+from whence.cli.mend import load_cures, rebuild_cure
+from whence.hf import apply_recipe
+from whence.mend import CURES, LogN, identify_intervention
+from whence.mend.trial import label_cure
+from whence.probe import tiny_random_model
 
 SMALL = ("--task", "key-value", "--items", "4", "--slots", "2")
 
@@ -26,12 +30,30 @@ def test_a_cure_of_a_file_and_a_recipe(mend_quick, run_whence, tmp_path):
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").iterdir()
     recipe = json.loads((folder / "recipe.json").read_text())
-    assert recipe["cure"].endswith("mine.py:Mine(form='log', strength=1.0, trained=16)")
+    assert recipe["cure"] == "./cure_source/mine.py:Mine(form='log', strength=1.0, trained=16)"
     assert "recipe (undecided)" in done.stdout and "My cure" in (folder / "report.html").read_text()
     again = mend_quick("--cure", "log-n", "--cure", "./mine.py:Mine(trained=16)", "--budget", "1h")
     assert again.stderr.count("already measured") == 9 and "no recipe" in again.stdout
+    assert "of an earlier command: ./cure_source/mine.py:Mine" in again.stdout  # it stays, and its verdict may be old
+    check_moved_recipe(folder, tmp_path)
     (folder / "report.html").unlink()
     assert run_whence("report", "out").returncode == 0 and "2 cures were tried" in (folder / "report.html").read_text()
+
+
+def check_moved_recipe(folder, tmp_path):
+    """The folder of a recipe can be moved, and the cure's own file may be gone. Another source is refused."""
+    moved = folder.rename(tmp_path / "moved")
+    (tmp_path / "mine.py").rename(tmp_path / "gone.py")
+    model = tiny_random_model().model
+    with apply_recipe(model, moved / "recipe.json") as applied:
+        assert applied.cure.title == "My cure" and applied.cure.trained == 16
+    source = moved / "cure_source" / "mine.py"
+    source.write_text(source.read_text() + "# changed\n")
+    with pytest.raises(WhenceError, match=r"mine\.py.*source.*whence mend"):
+        apply_recipe(model, moved)
+    source.write_bytes((tmp_path / "gone.py").read_bytes())
+    (tmp_path / "gone.py").rename(tmp_path / "mine.py")
+    moved.rename(folder)
 
 
 def test_a_spent_budget_gives_a_page_or_says_why(mend_quick, tmp_path):
@@ -58,6 +80,16 @@ def test_wrong_options(run_whence, options, parts):
 def test_a_recipe_of_a_cure_that_was_not_judged(mend_quick):
     done = mend_quick("--cure", "log-n", "--recipe", "pine")
     assert done.returncode == 2 and "--recipe got pine" in done.stderr and "log-n" in done.stderr
+
+
+def test_the_cure_of_an_earlier_command():
+    """A built-in cure is built from its record. One of a file needs the file."""
+    cure = LogN(trained=16)
+    chosen = {"name": "log-n", "label": label_cure(cure), "chosen": identify_intervention(cure)}
+    assert rebuild_cure(chosen, []).settings() == cure.settings()
+    assert rebuild_cure({**chosen, "name": "mine"}, []) is None
+    own = {**chosen["chosen"], "class": "Mine", "source_sha256": "0" * 64}
+    assert rebuild_cure({**chosen, "chosen": own}, []) is None  # a cure of a file with the name of a built-in one
 
 
 def test_all_cures_by_default():

@@ -155,6 +155,12 @@ def test_recipe(done, tmp_path):
         with hf.apply_recipe(model, path.parent):
             assert torch.equal(model(ids).logits, expected)
         assert torch.equal(model(ids).logits, before)
+    with pytest.raises(WhenceError, match=r"apply_recipe\(path\).*no\.json.*check the path"):
+        apply_recipe(model, path.parent / "no.json")
+    prompts = tmp_path / "reorder.json"
+    records.write(prompts, content | {"cure": "reorder"})
+    with pytest.warns(UserWarning, match=r"reorder changes prompts.*rewrite"):
+        apply_recipe(model, prompts).remove()
     other = tiny_random_model(seed=1).model
     with pytest.raises(WhenceError, match=r"checksum.*force=True"):
         apply_recipe(other, path)

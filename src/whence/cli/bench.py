@@ -184,18 +184,17 @@ def load_change(intervention: str | None, recipe: Path | None) -> Any:
     """The intervention that the options name. One that needs the documents of a prompt is refused: no task marks them."""
     from whence.mend import load_intervention
     from whence.mend.cure import Cure
-    from whence.mend.recipe import read_recipe
+    from whence.mend.recipe import load_recipe_cure, read_recipe
 
     option = "--recipe" if recipe is not None else "--intervention"
     if recipe is not None:
-        if not recipe.exists():
-            raise usage_error(f"{COMMAND} --recipe", f"no file {recipe}", "whence mend writes it", "check the path")
-        change = load_intervention(read_recipe(f"{COMMAND} --recipe", recipe)["cure"], option)
+        subject = f"{COMMAND} --recipe"
+        change = load_recipe_cure(subject, recipe, read_recipe(subject, recipe))
     elif intervention is not None:
         change = load_intervention(intervention, option)
     else:
         return None
-    rewrites = isinstance(change, Cure) and type(change).rewrite is not Cure.rewrite
+    rewrites = isinstance(change, Cure) and change.rewrites_prompts
     if getattr(change, "needs_documents", False) or rewrites:
         raise usage_error(
             f"{COMMAND} {option}",

@@ -112,6 +112,7 @@ def mend(
         model, device, dtype, revision=revision, device_map=device_map, chat=chat, batch_tokens=batch_tokens
     )
     trial = Trial(lm, dataclasses.replace(plan, identity=identify(lm)), tasks, out)
+    require_recipe_name(recipe, trial.folder, cures)
     try:
         with probe_progress(seconds / 60) as notify:
             trial.run(cures, notify)
@@ -162,12 +163,29 @@ def load_cures(texts: list[str] | None, short: bool) -> list[Intervention]:
     return cures
 
 
+def require_recipe_name(name: str | None, folder: Path, cures: list[Intervention]) -> None:
+    """Raise before a trial if ``--recipe`` names no cure of it."""
+    from whence import records
+    from whence.mend.trial import CURE, label_cure
+
+    if name is None:
+        return
+    earlier = [
+        records.read(folder / file) for file in records.RecordFolder(folder).names() if file.startswith(f"{CURE}-")
+    ]
+    names = [cure.name for cure in cures] + [one["cure"]["name"] for one in earlier]
+    labels = [label_cure(cure) for cure in cures] + [one["label"] for one in earlier]
+    if name.partition("(")[0] not in names and name not in labels:
+        raise usage_error(
+            "whence mend --recipe", name, f"the cures are {', '.join(dict.fromkeys(names))}", "name one of them"
+        )
+
+
 def save_recipe(
     folder: Path, findings: dict[str, Any], model: Any, cures: list[Intervention], name: str | None
 ) -> None:
     """Write the recipe of the best cure if it is better, or of the cure with a name."""
     from whence.mend.recipe import write_recipe
-    from whence.mend.trial import label_cure, with_settings
     from whence.report.mend.sentences import best_cure
 
     chosen = best_cure(findings)
@@ -182,10 +200,39 @@ def save_recipe(
             )
     if chosen is None:
         print("no recipe: no cure is better than the untouched model; --recipe CURE writes one with its verdict")
+        print_earlier_recipe(folder)
         return
-    cure = next((one for one in cures if label_cure(one) == chosen["label"]), None)
-    if cure is None:  # tried by an earlier command
-        print(f"no recipe: the best cure is {chosen['text']}; add --cure {chosen['name']} to write it")
+    cure = rebuild_cure(chosen, cures)
+    if cure is None:
+        print(f"no recipe: {chosen['text']} is of a file that this command does not name; add --cure with its file")
+        print_earlier_recipe(folder)
         return
-    path = write_recipe(folder, findings, chosen, model, with_settings(cure, chosen["chosen"]["settings"]))
+    path = write_recipe(folder, findings, chosen, model, cure)
     print(f"recipe ({chosen['verdict']}): {path}")
+
+
+def rebuild_cure(chosen: dict[str, Any], cures: list[Intervention]) -> Intervention | None:
+    """The cure of a trial with its settings, also if an earlier command tried it; None for another file's code."""
+    from whence.mend.protocol import BUILT_IN, identify_intervention
+    from whence.mend.trial import label_cure, with_settings
+
+    settings = chosen["chosen"]["settings"]
+    cure = next((one for one in cures if label_cure(one) == chosen["label"]), None)
+    if cure is not None:
+        return with_settings(cure, settings)
+    kind = BUILT_IN.get(chosen["name"])
+    if kind is None:
+        return None
+    built: Intervention = kind(**settings)
+    return built if identify_intervention(built) == chosen["chosen"] else None
+
+
+def print_earlier_recipe(folder: Path) -> None:
+    """Say what the recipe of an earlier command holds, if there is one."""
+    from whence import records
+    from whence.mend.recipe import RECIPE
+
+    if records.exists(folder / RECIPE):
+        recipe = records.read(folder / RECIPE)
+        verdict = recipe["evidence"]["verdict"]
+        print(f"{folder / RECIPE} is of an earlier command: {recipe['cure']}, which was {verdict} then")

@@ -28,7 +28,6 @@ class Cure(ABC):
         title: for pages.
         paper: authors, year and arXiv number.
         needs_documents: the token spans of the documents of a prompt must be known; see ``whence.hf.request``.
-        extra_passes: forward passes over the prompt beside the usual one, if their number does not depend on the prompt.
     """
 
     name: ClassVar[str]
@@ -70,6 +69,11 @@ class Cure(ABC):
     def rewrite(self, lm: ProbedModel, prompt: Prompt) -> Prompt:
         """The prompt that the model reads instead, for cures that act on its text."""
         return prompt
+
+    @property
+    def rewrites_prompts(self) -> bool:
+        """Whether the cure acts through ``rewrite``."""
+        return type(self).rewrite is not Cure.rewrite
 
     def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> Self:
         """The same cure with settings chosen on these prompts; itself if it has nothing to choose."""

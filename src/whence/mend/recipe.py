@@ -2,6 +2,9 @@
 
 The checksum of the model is over its weights in bfloat16, so a model that is loaded in float32 and in bfloat16 from one
 checkpoint is the same model.
+
+The source file of a cure of your own is copied beside the recipe, with the modules of its folder that it imports. The
+folder can then be moved. A recipe stores the hash of the source, and other code is an error.
 """
 
 from __future__ import annotations
@@ -22,11 +25,16 @@ from torch import nn
 from whence import records
 from whence.errors import usage_error
 from whence.hf.integrations import unwrap_peft
-from whence.mend.protocol import BUILT_IN, Intervention, load_intervention
+from whence.mend.cure import Cure
+from whence.mend.protocol import BUILT_IN, Intervention, identify_intervention, load_intervention
+from whence.plugin_sources import find_sibling_modules
+from whence.plugins import FILE_MODULE, rebase_file
 from whence.probe.identity import checksum
 
 FORMAT = 1
 RECIPE = "recipe.json"
+SOURCE = "cure_source"  # the folder with the source file of a cure of the user
+HASH = "source_sha256"
 
 
 class AppliedRecipe:
@@ -71,12 +79,37 @@ def apply_recipe(model: Any, path: str | Path, *, force: bool = False) -> Applie
         if not force:
             raise error
         warnings.warn(f"the evidence of the recipe is about another model: {error}", stacklevel=3)
-    return AppliedRecipe(model, load_intervention(recipe["cure"], subject), recipe)
+    cure = load_recipe_cure(subject, Path(path), recipe)
+    if isinstance(cure, Cure) and cure.rewrites_prompts:
+        warnings.warn(
+            f"{cure.name} changes prompts and nothing in the model; pass every prompt through cure.rewrite(lm, prompt) of "
+            "the result",
+            stacklevel=3,
+        )
+    return AppliedRecipe(model, cure, recipe)
+
+
+def load_recipe_cure(subject: str, path: Path, recipe: dict[str, Any]) -> Intervention:
+    """The cure of a recipe. Code outside whence must be that which was judged."""
+    folder = path if path.is_dir() else path.parent
+    cure = load_intervention(rebase_file(recipe["cure"], folder), subject)
+    found, expected = identify_intervention(cure).get(HASH), recipe.get(HASH)
+    if expected is not None and found != expected:
+        raise usage_error(
+            subject,
+            f"{recipe['cure']} with the source {str(found)[:12]}",
+            f"the recipe was made with the source {expected[:12]}",
+            "restore the file, or judge the new one with whence mend",
+        )
+    return cure
 
 
 def read_recipe(subject: str, path: Path) -> dict[str, Any]:
     """The content of a recipe."""
-    recipe = records.read(path / RECIPE if path.is_dir() else path)
+    file = path / RECIPE if path.is_dir() else path
+    if not file.is_file():
+        raise usage_error(subject, f"no file {file}", "whence mend writes recipes", "check the path")
+    recipe = records.read(file)
     if recipe.get("format") != FORMAT or not isinstance(recipe.get("cure"), str) or "model" not in recipe:
         raise usage_error(
             subject, str(path), f"a recipe has the format {FORMAT}, a cure and a model", "write one with whence mend"
@@ -98,8 +131,9 @@ def write_recipe(folder: Path, findings: dict[str, Any], cure: dict[str, Any], m
     ]
     content = {
         "format": FORMAT,
-        "cure": name_intervention(build),
+        "cure": name_intervention(build, None if (source := _copy_source(build, folder)) is None else f"./{source}"),
         "settings": cure["chosen"]["settings"],
+        **{name: value for name, value in identify_intervention(build).items() if name == HASH},
         "model": {"name": findings["model"]["name"], "checksum": model_checksum(model)},
         "evidence": {
             "verdict": cure["verdict"],
@@ -117,15 +151,28 @@ def write_recipe(folder: Path, findings: dict[str, Any], cure: dict[str, Any], m
     return path
 
 
-def name_intervention(intervention: Intervention) -> str:
-    """The text with which ``load_intervention`` builds an intervention again."""
+def name_intervention(intervention: Intervention, source: str | None = None) -> str:
+    """The text with which ``load_intervention`` builds an intervention again. ``source`` is its file, if it is of a file."""
     kind = type(intervention)
     settings = ", ".join(f"{name}={value!r}" for name, value in sorted(dict(intervention.settings()).items()))
     if BUILT_IN.get(intervention.name) is kind:
         return f"{intervention.name}({settings})"
-    module = kind.__module__
-    source = inspect.getsourcefile(kind) if module.startswith("whence_file_") else None
-    return f"{source or module}:{kind.__qualname__}({settings})"
+    return f"{source or kind.__module__}:{kind.__qualname__}({settings})"
+
+
+def _copy_source(intervention: Intervention, folder: Path) -> str | None:
+    """Copy the file of a cure, and the modules beside it that it imports. Its path in the folder; None if it has no file."""
+    kind = type(intervention)
+    file = inspect.getsourcefile(kind) if kind.__module__.startswith(FILE_MODULE) else None
+    if file is None:
+        return None
+    path = Path(file).resolve()
+    for one in (path, *find_sibling_modules(path)):
+        copy = folder / SOURCE / one.relative_to(path.parent)
+        if copy.resolve() != one:
+            records.make_folder(copy.parent)
+            records.write_bytes(copy, one.read_bytes())
+    return f"{SOURCE}/{path.name}"
 
 
 def model_checksum(model: Any) -> str:
