@@ -1,25 +1,158 @@
 """``whence doctor`` and ``whence show``."""
 
+import json
 import tomllib
 from pathlib import Path
+
+import pytest
+
+from whence.attention.backends import BACKENDS
+from whence.cli import doctor_facts, doctor_speed
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_doctor_knows_what_each_extra_has(run_whence, monkeypatch):
-    from whence.cli import doctor
+@pytest.fixture
+def doctor(run_whence, tmp_path, monkeypatch):
+    """The command in a place where nothing is missing but data."""
+    monkeypatch.setenv("WHENCE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    monkeypatch.setattr(doctor_facts.shutil, "which", lambda name: None)
 
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    lines = [f"{line}; extra == '{extra}'" for extra, packages in declared.items() for line in packages]
-    monkeypatch.setattr(doctor.importlib.metadata, "requires", lambda name: lines)
-    assert set(declared) - {"dev", "all"} == set(doctor.PURPOSES)
-    assert {"accelerate", "datasets", "pooch", "scipy"} <= set(doctor.list_extras()["lab"])
-    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "datasets" else "1")
-    output = run_whence("doctor").stdout
-    assert 'studies: missing datasets; run: pip install "whence[lab]"' in output and "models: complete" in output
+    def run(*options):
+        return run_whence("doctor", "--no-speed", *options)
+
+    return run
 
 
-def test_doctor_and_show(run_whence, tmp_path):
-    assert "extra lab, for tasks, training and studies: " in run_whence("doctor").stdout
+def declare(monkeypatch):
+    """Make the installed package declare what pyproject.toml does, whenever it was installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    lines = [f"{line.partition(';')[0]}; extra == '{extra}'" for extra, own in extras.items() for line in own]
+    monkeypatch.setattr(doctor_facts, "read_requirements", lambda: [*project["dependencies"], *lines])
+    return extras
+
+
+def test_every_extra_is_described_with_its_install_line(doctor, monkeypatch):
+    declared = declare(monkeypatch)
+    assert set(declared) - {"dev", "all"} == set(doctor_facts.PURPOSES)
+    versions = {"datasets": None, "matplotlib": "3.0"}
+    monkeypatch.setattr(doctor_facts, "find_version", lambda package: versions.get(package, "9999"))
+    found = {extra["name"]: extra for extra in json.loads(doctor("--json").stdout)["extras"]}
+    assert found["lab"]["state"] == "missing" and found["lab"]["missing"] == ["datasets"]
+    assert found["plot"]["state"] == "too old" and found["plot"]["outdated"] == ["matplotlib 3.0, needs >=3.9"]
+    assert found["hf"]["state"] == "installed"
+    lines = doctor().stdout.splitlines()
+    assert '  lab: missing: tasks, training and studies (datasets); run: pip install "whence[lab]"' in lines
+    assert "  hf: installed: pretrained models" in lines
+
+
+def test_a_machine_without_extras_gpu_and_data_is_not_broken(doctor, monkeypatch):
+    monkeypatch.delenv("WHENCE_DATA")
+    monkeypatch.setattr(doctor_facts, "read_requirements", lambda: [])
+    done = doctor("--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["problems"] == [] and found["command"] == "doctor"
+    assert {extra["state"] for extra in found["extras"]} == {"unknown"}
+    assert not any(one["found"] for one in found["data"]["sets"]) and "not set" in found["data"]["text"]
+    assert found["speed"] is None and found["machine"]["memory_gib"] > 0
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_lines_fit_a_terminal(doctor, monkeypatch, width):
+    from rich.text import Text
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    lines = [Text.from_ansi(line).plain for line in doctor().stdout.splitlines()]
+    assert "Nothing is broken." in lines and max(map(len, lines)) <= width
+
+
+def test_data_that_is_there_is_found(doctor, tmp_path):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books/test.txt.xz").touch()
+    found = json.loads(doctor("--json").stdout)["data"]
+    assert [one["name"] for one in found["sets"] if one["found"]] == ["books"] and found["folder"] == str(tmp_path)
+
+
+def test_the_paths_of_data_sets_are_those_that_tasks_read(monkeypatch, tmp_path):
+    """Without data every loader names the folder of its file."""
+    from whence.errors import WhenceError
+    from whence.lab.tasks import TASKS, load
+
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
+    for name, info in TASKS.items():
+        if not info.is_bundled:
+            with pytest.raises(WhenceError, match=f"no {doctor_facts.DATA_SETS[name][0].rpartition('/')[0]}/"):
+                load(name)
+
+
+@pytest.mark.parametrize(
+    "variable, value, remedy",
+    [("WHENCE_DATA", "nowhere", "create it, or correct"), ("WHENCE_CACHE", "file/cache", "set WHENCE_CACHE to a")],
+)
+def test_a_variable_that_names_no_usable_folder_is_broken(doctor, tmp_path, monkeypatch, variable, value, remedy):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(variable, str(tmp_path / value))
+    done = doctor()
+    assert done.returncode == 1 and value in done.stdout and remedy in done.stdout
+
+
+def test_an_incomplete_model_is_broken(doctor, tmp_path):
+    (tmp_path / "cache/smollm2").mkdir(parents=True)
+    done = doctor("--json")
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert done.returncode == 1 and "smollm2" in problem and "convert it again" in problem
+
+
+@pytest.mark.parametrize("fault", ["wrong", "raises"])
+def test_a_backend_that_fails_is_broken_and_not_timed(run_whence, tmp_path, monkeypatch, fault):
+    def run(call):
+        if fault == "raises":
+            raise RuntimeError("no driver")
+        return call.v * 0, None
+
+    monkeypatch.setattr(BACKENDS["sdpa"], "run", run)
+    done = run_whence("doctor", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 1 and found["speed"] is None
+    assert [("sdpa" in problem, "report" in problem) for problem in found["problems"]] == [(True, True)]
+
+
+def test_an_old_torch_is_broken(doctor, monkeypatch):
+    monkeypatch.setattr(doctor_facts, "read_requirements", lambda: ["torch>=99"])
+    done = doctor()
+    assert done.returncode == 1 and 'pip install --upgrade "torch>=99"' in done.stdout
+
+
+def test_speed_is_a_ratio_to_sdpa(monkeypatch):
+    ticks = iter(range(10_000))  # every step takes one second more than the one before
+    monkeypatch.setattr(doctor_speed.time, "perf_counter", lambda: (tick := next(ticks)) * (tick + 1) / 2)
+    found = doctor_speed.measure_speed("cpu", seconds=0, tokens=8)
+    first, *others = found["rows"]
+    assert first["name"] == "SDPA" and first["ratio"] is None and found["rounds"] == 5
+    assert [row["name"] for row in others] == ["rotary", "ALiBi", "EPAR"]
+    # the third of five rounds after the warm-up, whose steps begin at ticks 24, 26, 28 and 30
+    assert [row["ratio"] for row in others] == pytest.approx([27 / 25, 29 / 25, 31 / 25])
+    assert first["milliseconds"] == 25_000
+
+
+def test_a_gpu_is_described_and_one_that_torch_cannot_use_is_broken(doctor, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(doctor_facts.shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = doctor()
+    assert done.returncode == 1 and "cannot use the GPU" in done.stdout and "matches the driver" in done.stdout
+    fakes = {"is_available": True, "device_count": 2, "get_device_name": "H100", "get_device_capability": (9, 0)}
+    for name, value in {**fakes, "mem_get_info": (60 * 2**30, 80 * 2**30)}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    problems = []
+    text = doctor_facts.describe_device(problems)["text"]
+    assert text == "2 x H100, compute capability 9.0, 60 of 80 GiB free" and not problems
+
+
+def test_show_draws(run_whence, tmp_path):
     done = run_whence("show", "alibi")
     assert done.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000
