@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import typer
 
-from whence.cli import bench, compare, doctor, mend, probe, report, show, studies
+from whence.cli import bench, compare, doctor, mend, probe, report, show, studies, tokenize
 from whence.cli import run as run_command
 from whence.errors import Terminated, WhenceError
 from whence.plugins import COMMANDS, entry_points, require_unique
@@ -42,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("compare", help=compare.HELP, epilog=compare.EXAMPLES)(compare.compare)
+app.command("tokenize", help=tokenize.HELP, epilog=tokenize.EXAMPLES)(tokenize.tokenize)
 app.command("studies", help=studies.HELP, epilog=studies.EXAMPLES)(studies.studies)
 app.command("run", help=run_command.HELP, epilog=run_command.EXAMPLES, context_settings=run_command.CONTEXT)(
     run_command.run

@@ -53,6 +53,15 @@ class ProgressBars:
         if self._minutes is not None and done < total and time.monotonic() - self._began > 60 * self._minutes:
             raise OutOfTime
 
+    def begin(self, description: str) -> None:
+        """Report a phase whose pieces follow, or have no number."""
+        if self._bars is None:
+            print(description, file=sys.stderr, flush=True)
+        elif self._whole is None:
+            self._whole = self._bars.add_task(description, total=None, left="")
+        else:
+            self._bars.update(self._whole, description=description, total=None, completed=0, left="")
+
     def advance(self, done: int, total: int, description: str, step: int, steps: int) -> None:
         """Report how far a running piece has come. Several may run at once; each has a bar of its own."""
         resumed = description not in self._fractions
@@ -101,6 +110,28 @@ def probe_progress(minutes: float | None = None) -> Iterator[Callable[[int, int,
     """Yield a function to call after each piece of a probe: how many are done, of how many, its name, whether it was read."""
     with show_progress(minutes) as progress:
         yield lambda done, total, description, read: progress.finish(done, total, description, existing=read)
+
+
+@contextmanager
+def phase_progress(pieces: int = 10) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a function to call with a phase of the work, the bytes that are done, and the bytes in all, 0 if unknown.
+
+    Where there are no bars, a phase has a line, and after it one for each of ``pieces`` if its size is known.
+    """
+    phase, last = "", 0
+    with show_progress() as progress:
+
+        def update(name: str, done: int, total: int) -> None:
+            nonlocal phase, last
+            if name != phase:
+                phase, last = name, 0
+                progress.begin(name)
+            if total and done and (done * pieces // total > last or done >= total):
+                last = done * pieces // total
+                unit, size = ("MB", 10**6) if total >= 10**7 else ("kB", 1000)
+                progress.finish(round(done / size), max(1, round(total / size)), f"{name} ({unit})")
+
+        yield update
 
 
 class TimeEstimate:

@@ -14,6 +14,7 @@ from whence.lab import tasks as lab_tasks
 from whence.lab.arms import Arm
 from whence.lab.data import hub, text_files
 from whence.lab.data.tables import read_table, table_files
+from whence.lab.data.token_folder import is_token_folder
 from whence.lab.settings import parse_arm_text, split_settings
 from whence.lab.study import METRICS, Budget, Decision, Study, share_family
 from whence.lab.study_labels import FILE_TASK_USES, PREFIX
@@ -211,7 +212,7 @@ def choose_looks(seeds: int | None, until: str | None) -> tuple[int, ...]:
 def file_task(data: str, **options: Any) -> tuple[str, dict[str, Any]]:
     """The task on a user's data with its settings.
 
-    Pairs of texts if a source or a target column is named; otherwise classification of a table, and language modelling of
+    Packed documents of a token folder. Pairs of texts if a source or a target column is named; otherwise classification of a table, and language modelling of
     any other text or of a table without labels. The settings contain a hash of the data, so that changed data make another study.
 
     Args:
@@ -283,6 +284,8 @@ def _choose_file_task(data: str, options: Mapping[str, Any]) -> str:
         labelled = "label_column" in options or "label" in hub.read_hub_table(data).columns
         return "labelled_file" if labelled else "text_file"
     path = Path(data)
+    if is_token_folder(path):
+        return "packed_text"
     if not (table_files(path) if path.is_dir() else text_files.is_table(path)):
         for name in ("text_column", "split_column"):
             if name in options:

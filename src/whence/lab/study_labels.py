@@ -18,6 +18,7 @@ FILE_TASK_USES = {
     "labelled_file": "classification of texts",
     "text_file": "language modelling",
     "pairs_file": "pairs of texts",
+    "packed_text": "language modelling of packed documents",
 }
 #: the task of a sweep
 TUNING_TASK = "whence.lab.sweeps:TuningTask"

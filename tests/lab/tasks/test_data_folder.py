@@ -35,7 +35,7 @@ def test_without_the_variable(monkeypatch, name):
     monkeypatch.delenv("WHENCE_DATA", raising=False)
     said = refused(load, name)
     assert said.startswith(f"task '{name}'") and "set WHENCE_DATA to a folder" in said
-    assert ("run: python -m " in said) is (name != "books") and "fill it" not in said
+    assert "run: python -m " in said and "fill it" not in said
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_without_the_variable(monkeypatch, name):
             "wikitext103/train.txt",
             'run: python -m whence.lab.data.downloads wikitext103, or load("wikitext103", train_part="valid")',
         ),
-        ("books", "books/train.txt.xz", "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books"),
+        ("books", "books/train.txt.xz", "python -m whence.lab.data.downloads books"),
     ],
 )
 def test_an_empty_folder(folder, monkeypatch, name, path, mend):
@@ -178,6 +178,31 @@ def test_a_downloaded_sst2_is_a_task(folder, monkeypatch, tmp_path_factory):
     assert load("sst2", mask_padding="none").evaluation("dev")[0].key_mask is None
     said = refused(load, "sst2", mask_padding="all")
     assert "mask_padding='all'" in said and "'none', 'keys'" in said
+
+
+def test_downloaded_books_are_a_task_and_documents(folder, monkeypatch, tmp_path_factory):
+    from whence.lab.data.documents import read_documents
+
+    archive = tmp_path_factory.mktemp("server") / "gutenberg.zip"
+    names = ["austen-emma.txt", "austen-persuasion.txt", "chesterton-brown.txt", "melville-moby_dick.txt"]
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr("gutenberg/README", "about")
+        for name in names:
+            packed.writestr(f"gutenberg/{name}", f"[{name}]\r\n\r\nCaf\xe9 {name} ".encode("latin-1") * 200)
+
+    def retrieve(url, known_hash, progressbar):
+        assert "/gutenberg.zip" in url and known_hash == "md5:48c9c8605cd70b0230687557ee543633"
+        return str(archive)
+
+    monkeypatch.setitem(sys.modules, "pooch", types.SimpleNamespace(retrieve=retrieve))
+    assert len(downloads.fetch("books")) == 3 and downloads.fetch("books") == []
+    assert load("books", context=64).context == 64
+    documents = list(read_documents("books"))
+    assert [one.part for one in documents] == ["train", "train", "validation", "test"]
+    assert documents[3].text.startswith("# Title: chesterton-brown\n\n[chesterton-brown.txt]\n\nCaf\xe9")
+    (folder / "books" / "valid.txt.xz").unlink()
+    said = refused(downloads.fetch, "books")
+    assert "without valid.txt.xz" in said and "restore" in said
 
 
 def test_broken_files_are_named(folder):

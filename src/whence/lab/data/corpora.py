@@ -17,6 +17,8 @@ from pathlib import Path
 from whence.errors import usage_error
 
 VARIABLE = "WHENCE_DATA"
+#: the first line of a book begins so
+BOOK_START = "# Title: "
 
 #: how to get each data set into the folder
 ORIGINS = {
@@ -27,7 +29,7 @@ ORIGINS = {
     "wmt14": "run: python -m whence.lab.data.downloads wmt14",
     "lost_in_the_middle": "put kv-retrieval-75_keys.jsonl.gz and nq-open-oracle.jsonl.gz, as published with arXiv "
     "2307.03172, into its folder lost_in_the_middle",
-    "books": "put train.txt.xz, valid.txt.xz and test.txt.xz into its folder books",
+    "books": "run: python -m whence.lab.data.downloads books",
 }
 
 

@@ -6,13 +6,15 @@ Tasks never download. They read the folder, so that a study does not depend on a
 from __future__ import annotations
 
 import gzip
+import lzma
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from whence.errors import MissingExtra, WhenceError, require_package, usage_error
-from whence.lab.data.corpora import data_folder
+from whence.lab.data.corpora import BOOK_START, data_folder
+from whence.lab.data.hub import WIKITEXT_REVISION
 from whence.records import write_bytes
 
 Download = Callable[
@@ -22,8 +24,13 @@ Download = Callable[
 GLUE_SST2 = "https://dl.fbaipublicfiles.com/glue/data/SST-2.zip"
 GLUE_SST2_CHECKSUM = "md5:9f81648d4199384278b86e315dac217c"
 
-#: our names of the splits, and those at their source; the revision pins its content
-WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
+#: 18 public-domain books that NLTK publishes; the checksum is the one in its index of the same commit
+GUTENBERG = "https://raw.githubusercontent.com/nltk/nltk_data/5db857e6f7df11eabb5e5665836db9ec8df07e28/packages/corpora/gutenberg.zip"
+GUTENBERG_CHECKSUM = "md5:48c9c8605cd70b0230687557ee543633"
+#: the books of the other parts; all others train
+GUTENBERG_PARTS = {"valid": ("austen-persuasion.txt",), "test": ("chesterton-brown.txt",)}
+
+#: our names of the splits, and those at their source
 WIKITEXT_SPLITS = {"train": "train", "valid": "validation", "test": "test"}
 
 
@@ -114,6 +121,28 @@ def _sst2(subject: str, folder: Path) -> list[Path]:
     return list(missing.values())
 
 
+def _books(subject: str, folder: Path) -> list[Path]:
+    """The books as one file for each part. They differ from the books of the committed records, which are 90 million characters."""
+    target = folder / "books"
+    paths = {part: target / f"{part}.txt.xz" for part in ("train", *GUTENBERG_PARTS)}
+    missing = [part for part, path in paths.items() if not path.exists()]
+    if not missing:
+        return []
+    if len(missing) < len(paths):
+        got = f"{target} without {', '.join(paths[part].name for part in missing)}"
+        raise usage_error(subject, got, "the three parts belong together", "remove the others, or restore these")
+    held_out = {book: part for part, books in GUTENBERG_PARTS.items() for book in books}
+    parts: dict[str, list[str]] = {part: [] for part in paths}
+    with zipfile.ZipFile(_retrieve(subject, GUTENBERG, GUTENBERG_CHECKSUM)) as packed:
+        for name in sorted(name for name in packed.namelist() if name.endswith(".txt")):
+            book = Path(name).name
+            text = packed.read(name).decode("latin-1").replace("\r\n", "\n").strip("\n")
+            parts[held_out.get(book, "train")].append(f"{BOOK_START}{Path(name).stem}\n\n{text}\n\n")
+    for part, path in paths.items():
+        write_bytes(path, lzma.compress("".join(parts[part]).encode()))
+    return list(paths.values())
+
+
 def _retrieve(subject: str, address: str, checksum: str) -> Path:
     """A file from the network, or from the cache of pooch."""
     pooch = require_package("pooch", subject, "lab")
@@ -142,7 +171,7 @@ def _download_error(subject: str, error: Exception) -> WhenceError:
 
 
 SETS: dict[str, Download] = {
-    "wikitext2": _wikitext2, "wikitext103": _wikitext103, "sst2": _sst2, "multi30k": _multi30k, "wmt14": _wmt14,
+    "books": _books, "wikitext2": _wikitext2, "wikitext103": _wikitext103, "sst2": _sst2, "multi30k": _multi30k, "wmt14": _wmt14,
 }  # fmt: skip
 
 

@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from whence.errors import require_package, usage_error
+from whence.errors import WhenceError, require_package, usage_error
 from whence.lab.data.corpora import content_hash
 from whence.lab.data.rows import SPLIT_NAMES, Row
 from whence.lab.data.tables import SPLIT, Table
@@ -17,6 +19,8 @@ from whence.lab.data.tables import SPLIT, Table
 PREFIX = "hf:"
 #: the files by which a folder of ``save_to_disk`` is recognised
 SAVED_DICT, SAVED_STATE = "dataset_dict.json", "state.json"
+#: pins the content of WikiText
+WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 
 
 def is_hub_name(data: str) -> bool:
@@ -60,36 +64,76 @@ def read_hub_table(data: str) -> Table:
 
 def _load_splits(data: str) -> dict[str, Any]:
     """The splits of a dataset by name, from a local folder or from the Hub."""
-    name = data.removeprefix(PREFIX)
     datasets = require_package("datasets", f"--data {data}", "data")
-    folder = Path(name).expanduser()
+    folder = Path(data.removeprefix(PREFIX)).expanduser()
+    with _without_bars(datasets), _explain_errors("--data", data):
+        if folder.is_dir() and _is_saved(folder):
+            loaded = datasets.load_from_disk(str(folder))
+        else:
+            loaded = datasets.load_dataset(*_repository(data))
+        return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def stream_splits(data: str, revision: str | None = None) -> dict[str, Any]:
+    """The splits of a dataset by name, each an iterable of rows that are read when they are needed.
+
+    Args:
+        data: ``hf:NAME``, ``hf:NAME/CONFIG`` or ``hf:FOLDER``.
+        revision: pins the content of a dataset of the Hub.
+    """
+    datasets = require_package("datasets", f"reading {data}", "data")
+    folder = Path(data.removeprefix(PREFIX)).expanduser()
+    if folder.is_dir() and _is_saved(folder):
+        return _load_splits(data)  # memory-mapped
+    with _explain_errors("whence tokenize", data):
+        return dict(datasets.load_dataset(*_repository(data), revision=revision, streaming=True))
+
+
+def _is_saved(folder: Path) -> bool:
+    return (folder / SAVED_DICT).exists() or (folder / SAVED_STATE).exists()
+
+
+def _repository(data: str) -> tuple[str, str | None]:
+    """What ``load_dataset`` takes: a folder, or a repository with its configuration."""
+    name = data.removeprefix(PREFIX)
+    if Path(name).expanduser().is_dir():
+        return str(Path(name).expanduser()), None
+    parts = name.split("/")
+    # owner/name, owner/name/config, or a name of the old form without an owner
+    return ("/".join(parts[:2]), parts[2]) if len(parts) == 3 else (name, None)
+
+
+@contextmanager
+def _without_bars(datasets: Any) -> Iterator[None]:
     bars = datasets.utils.are_progress_bars_disabled()
     datasets.utils.disable_progress_bars()
     try:
-        if folder.is_dir():
-            saved = (folder / SAVED_DICT).exists() or (folder / SAVED_STATE).exists()
-            loaded = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(str(folder))
-            return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
-        parts = name.split("/")
-        # owner/name, owner/name/config, or a name of the old form without an owner
-        repository, config = ("/".join(parts[:2]), parts[2]) if len(parts) == 3 else (name, None)
-        return dict(datasets.load_dataset(repository, config) if config else datasets.load_dataset(repository))
-    except Exception as error:  # each library has its own class for connection errors
-        reason = str(error).splitlines()[0][:160] if str(error) else "no reason"
-        if folder.is_dir():
-            rule, remedy = "it must be a folder of a dataset", "write it again with save_to_disk, or name a single file"
-        elif isinstance(error, ConnectionError):
-            rule = "a dataset of the Hugging Face Hub needs a network"
-            remedy = (
-                "check the network, or download the dataset elsewhere, save it with save_to_disk and pass hf:FOLDER"
-            )
-        else:
-            rule = "it must name an existing file, or a Hugging Face dataset that can be reached"
-            remedy = "check the path or the name; a dataset with several configurations is hf:OWNER/NAME/CONFIG"
-        raise usage_error("--data", f"{data} ({type(error).__name__}: {reason})", rule, remedy) from error
+        yield
     finally:
         if not bars:
             datasets.utils.enable_progress_bars()
+
+
+@contextmanager
+def _explain_errors(subject: str, data: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # each library has its own class for connection errors
+        raise network_error(subject, data, error) from error
+
+
+def network_error(subject: str, data: str, error: Exception) -> WhenceError:
+    """The error for a dataset that cannot be read."""
+    reason = str(error).splitlines()[0][:160] if str(error) else "no reason"
+    if Path(data.removeprefix(PREFIX)).expanduser().is_dir():
+        rule, remedy = "it must be a folder of a dataset", "write it again with save_to_disk, or name a single file"
+    elif isinstance(error, ConnectionError):
+        rule = "a dataset of the Hugging Face Hub needs a network"
+        remedy = "check the network, or download the dataset elsewhere, save it with save_to_disk and pass hf:FOLDER"
+    else:
+        rule = "it must name an existing file, or a Hugging Face dataset that can be reached"
+        remedy = "check the path or the name; a dataset with several configurations is hf:OWNER/NAME/CONFIG"
+    return usage_error(subject, f"{data} ({type(error).__name__}: {reason})", rule, remedy)
 
 
 def _name_labels(values: dict[str, Any], names: dict[str, list[str] | None]) -> dict[str, Any]:

@@ -108,6 +108,7 @@ class BigramModel:
         """``starts`` marks tokens whose predecessor belongs to another text, or is not scored; ``[N]`` bool."""
         self.vocab_size = vocab_size
         stream = stream[:MAX_BIGRAM_TOKENS].long()
+        starts = None if starts is None else starts[:MAX_BIGRAM_TOKENS]
         counts = (
             stream.bincount(minlength=vocab_size) if starts is None else stream[~starts].bincount(minlength=vocab_size)
         )

@@ -14,6 +14,7 @@ from whence.lab.data import hub
 from whence.lab.data.rows import BadRow, Row, report_bad_rows, split_value, text_value
 from whence.lab.data.splits import describe_duplicates, normalize_text, stratified_split
 from whence.lab.data.tables import SPLIT, Table, hash_data, read_table
+from whence.lab.data.token_folder import is_token_folder, read_manifest
 from whence.lab.data.tokenizers import TOKENS, Tokenizer, WordTokenizer
 
 PARTS = ("train", "test", "validation")  # the test part decides, so it is before validation
@@ -21,6 +22,8 @@ PARTS = ("train", "test", "validation")  # the test part decides, so it is befor
 
 def hash_inputs(data: str, tokens: str = "") -> str:
     """A hash of the data and of the tokenizer file, if there is one; changed inputs make another study."""
+    if is_token_folder(Path(data)):
+        return read_manifest(Path(data))["identity"]
     digest = hub.hash_rows(hub.read_hub_table(data)) if hub.is_hub_name(data) else hash_data(Path(data))
     if tokens and tokens not in TOKENS and Path(tokens).is_file():
         digest = hashlib.sha256((digest + hash_data(Path(tokens))).encode()).hexdigest()

@@ -21,6 +21,7 @@ from whence.lab.tasks.base import Task, require_at_least
 from whence.lab.tasks.classification import Classification, Items
 from whence.lab.tasks.file_rows import Rows, load_table, require_same_data, sort_labels, unknown_share
 from whence.lab.tasks.language_modelling import LanguageModelling
+from whence.lab.tasks.packed_text import PackedText
 from whence.lab.tasks.pairs import PairsTask, check_pair_settings
 
 
@@ -266,4 +267,4 @@ def _describe_tokens(tokens: str, size: int) -> str:
     return f"{token_unit(tokens)}; a vocabulary of {size:,}"
 
 
-FILE_TASKS: dict[str, type[Task]] = {task.name: task for task in (LabelledFile, TextFile, PairsFile)}
+FILE_TASKS: dict[str, type[Task]] = {task.name: task for task in (LabelledFile, TextFile, PairsFile, PackedText)}

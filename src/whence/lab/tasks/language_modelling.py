@@ -68,11 +68,11 @@ class LanguageModelling(Task):
             longest = max(self.lengths)  # of a short text
         self._enough("training", train)
         self._enough("test", test, longest)
-        self.starts = _block_starts(test, context, (longest - 1) * context, blocks)
+        self.starts = self.choose_blocks("test", test, (longest - 1) * context, blocks)
         if validation is not None:
             self._enough("validation", validation)
             self.validation = "validation"
-            self.validation_starts = _block_starts(validation, context, 0, blocks)
+            self.validation_starts = self.choose_blocks("validation", validation, 0, blocks)
         self.settings = {"task": self.name, **settings, "context": context, "blocks": blocks}
         if longest != max(LENGTHS):
             self.settings["longest"] = longest
@@ -83,7 +83,11 @@ class LanguageModelling(Task):
         self._enough("training", self.train, held_out=length)
         self.train, self.validation_stream = self.train[:-length], self.train[-length:]
         self.validation = "validation"
-        self.validation_starts = _block_starts(self.validation_stream, self.context, 0, self.settings["blocks"])
+        self.validation_starts = self.choose_blocks("validation", self.validation_stream, 0, self.settings["blocks"])
+
+    def choose_blocks(self, part: str, stream: Tensor, history: int, blocks: int) -> Tensor:
+        """The starts of ``blocks`` blocks of a part, evenly spaced, each after at least ``history`` tokens of text."""
+        return space_evenly(torch.arange(history, len(stream) - self.context, self.context), blocks)
 
     def splits(self) -> dict[str, int]:
         lengths = extrapolation_lengths(self.context, self.lengths or LENGTHS)
@@ -139,12 +143,13 @@ class LanguageModelling(Task):
         raise usage_error(f"task {self.name!r}", f"{len(stream)} tokens of {part} text", rule, remedy)
 
 
-def _block_starts(stream: Tensor, context: int, first: int, blocks: int) -> Tensor:
-    """The starts of ``blocks`` blocks, evenly spaced; the first starts where the longest input has its full history."""
-    starts = torch.arange(first, len(stream) - context, context)
-    if len(starts) <= blocks:
-        return starts
-    return starts[torch.arange(blocks) * len(starts) // blocks]
+def space_evenly(starts: Tensor, count: int) -> Tensor:
+    """``count`` evenly spaced entries, or all of them if there are not more.
+
+    >>> space_evenly(torch.arange(10), 3).tolist(), space_evenly(torch.arange(2), 3).tolist()
+    ([0, 3, 6], [0, 1])
+    """
+    return starts if len(starts) <= count else starts[torch.arange(count) * len(starts) // count]
 
 
 def windows(stream: Tensor, starts: Tensor, length: int, history: int = 0) -> Batch:
