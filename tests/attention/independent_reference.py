@@ -24,6 +24,7 @@ class Part:
 
     embed: Callable | None = None  # positions [n] -> what is added to the input, [n, width]
     rotate: Callable | None = None  # x [heads, n, D], positions [n], length -> like x
+    rotate_keys: Callable | None = None  # the same for keys, where they rotate otherwise than queries
     score_scale: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
     bias: Callable | None = None  # distance [T, S], length -> [H or 1, T, S]
     content_bias: Callable | None = None  # q [H, T, D], k [H, S, D], ScoreContext -> [H, T, S]
@@ -93,7 +94,8 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
 
     for part in parts:
         if part.rotate is not None:
-            q, k = (part.rotate(x, p, length_for(part, True)) for x, p in ((q, q_positions), (k, k_positions)))
+            length = length_for(part, True)
+            q, k = part.rotate(q, q_positions, length), (part.rotate_keys or part.rotate)(k, k_positions, length)
     scores = scale * torch.einsum("htd,hsd->hts", q, k)
     # a hidden distance may have no value: it takes that of distance 0, or of any visible one, and is never used
     safe_distance = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
@@ -161,6 +163,28 @@ def rotary(width, layout, frequencies, attention_factor=1.0, length=None):
         return torch.stack(columns, -1)
 
     return Part(rotate=turn, length=length)
+
+
+def scaled_queries(factor):
+    """``factor(positions [n])`` gives ``[n]`` or ``[heads, n]``, by which queries are multiplied."""
+    return Part(rotate=lambda x, p, _: x * factor(p.clamp(min=0))[..., None], rotate_keys=lambda x, p, _: x)
+
+
+def log_temperature(form, original, scale):
+    """Llama 4, Ministral 3 and Inkling: ``1 + scale ln(...)``; Su 2021: the logarithm to the base of the trained length."""
+    count = {
+        "llama4": lambda p: 1 + ((p + 1) / original).floor(),
+        "ministral3": lambda p: 1 + (p / original).floor(),
+        "inkling": lambda p: torch.maximum((p + 1) / original, torch.ones_like(p)),
+    }
+    if form == "log":
+        return scaled_queries(lambda p: torch.where(p + 1 < original, 1.0, (p + 1).log() / math.log(original)))
+    return scaled_queries(lambda p: 1 + scale * count[form](p).log())
+
+
+def scalable_softmax(s, b):
+    """Nakanishi 2025: ``s ln(n) + b``."""
+    return scaled_queries(lambda p: s.reshape(-1, 1) * (p + 1).log() + (0 if b is None else b.reshape(-1, 1)))
 
 
 # --- functions of distance ---------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import rotary_frequencies
 import torch
 
 import whence
-from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
+from whence.position import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
 from whence.position.catalogue import CATALOGUE
 
 
@@ -56,7 +56,7 @@ def turning(rng, dim, least=2):
 
 
 def rotary(rng, heads, dim, value_dim):
-    kind = rng.choice(["none", "linear", "ntk", "yarn", "yarn", "llama3", "longrope"])
+    kind = rng.choice(["none", "linear", "proportional", "ntk", "yarn", "yarn", "llama3", "longrope"])
     kind = "none" if kind == "ntk" and dim < 4 else kind
     width = turning(rng, dim, 4 if kind == "ntk" else 2)
     turns = dim if width is None else width
@@ -75,6 +75,13 @@ def rotary(rng, heads, dim, value_dim):
 
         def frequencies(length):
             return rotary_frequencies.linear_frequencies(turns, base, factor)
+    elif kind == "proportional":
+        share = rng.choice([0.0, 0.3, 0.75, 1.0])
+        scaling = Proportional(share, factor)
+
+        def frequencies(length):
+            whole = rotary_frequencies.linear_frequencies(turns, base, factor)
+            return [f if 2 * (pair + 1) <= share * turns else 0 * f for pair, f in enumerate(whole)]
     elif kind == "ntk":
         scaling = DynamicNtk(factor, original)
 
@@ -233,11 +240,26 @@ def sink(rng, heads, dim, value_dim):
     return Pair(mechanism, lambda state: plain.sink(state["value"]))
 
 
+def log_temperature(rng, heads, dim, value_dim):
+    form, original, scale = (
+        rng.choice(["llama4", "ministral3", "inkling", "log"]),
+        rng.choice([2, 5]),
+        rng.choice([0.1, 0.7]),
+    )
+    mechanism = whence.LogTemperature(form=form, original=original, scale=scale)
+    return Pair(mechanism, lambda state: plain.log_temperature(form, original, scale))
+
+
+def scalable_softmax(rng, heads, dim, value_dim):
+    mechanism = whence.ScalableSoftmax(heads, s=numbers(rng, heads, -1.0, 1.0), intercept=rng.choice([True, False]))
+    return Pair(mechanism, lambda state: plain.scalable_softmax(state["s"], state.get("b")), causal=True)
+
+
 FORMULAS = {
     "NoPosition": no_position, "Sinusoidal": sinusoidal, "Learned": learned, "Rotary": rotary, "Shaw": shaw,
     "TransformerXL": transformer_xl, "T5Bias": t5, "Alibi": alibi, "Kerple": kerple, "Fire": fire, "Cope": cope,
     "Sandwich": sandwich, "Epar": epar, "PowerPrior": power_prior, "Recency": recency, "StableMask": stable_mask,
-    "Sink": sink,
+    "Sink": sink, "LogTemperature": log_temperature, "ScalableSoftmax": scalable_softmax,
 }  # fmt: skip
 
 
@@ -287,6 +309,7 @@ def catalogue_pair(entry, heads, dim):
             "sink": lambda p: call("sink", p, p + 1 if length == "query" else mechanism.context),
         }
         part = plain.Part(**{hook: function for hook, function in hooks.items() if hook in effects})
+        part.rotate_keys = lambda x, p, length: call("rotate", x[None], x[None], p[None], p[None])[1][0]
         part.length = mechanism.context if length == "context" else length
         if effects & {"content_bias", "value_bias"}:
             part.content_bias = content_bias

@@ -6,7 +6,7 @@ import torch
 import whence
 from whence.checks import CHECKS, TOKENS
 from whence.checks.fixture import Fixture
-from whence.position import DynamicNtk, Linear, Llama3, LongRope, Yarn
+from whence.position import DynamicNtk, Llama3, LongRope, Proportional, Yarn
 from whence.position.catalogue import CATALOGUE
 
 HALF = 4  # pairs of a head of width 8
@@ -18,8 +18,8 @@ VARIANTS = {
     "Rotary partial + T5 bidirectional": lambda: (
         whence.Rotary(rotary_dim=4) + whence.T5Bias(4, form="bidirectional", buckets=8, max_distance=16)
     ),
-    "Rotary linear + Rotary llama3": lambda: (
-        whence.Rotary(scaling=Linear(4.0)) + whence.Rotary(scaling=Llama3(8.0, original=16))
+    "Rotary proportional + Rotary llama3": lambda: (
+        whence.Rotary(scaling=Proportional(0.5, factor=4.0)) + whence.Rotary(scaling=Llama3(8.0, original=16))
     ),
     "Rotary dynamic + Recency per head": lambda: (
         whence.Rotary(scaling=DynamicNtk(4.0, original=4), context=16) + whence.Recency(6, heads=4)

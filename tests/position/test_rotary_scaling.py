@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Scaling, Yarn
+from whence.hf.rotary_config import build_rotary
+from whence.position.rotary import Rotary
+from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Proportional, Scaling, Yarn
 
 utils = pytest.importorskip("transformers.modeling_rope_utils")
 
@@ -52,6 +54,37 @@ def same(scaling: Scaling, want: tuple[torch.Tensor, float], width: int, base: f
 @pytest.mark.parametrize("factor", [1.0, 2.5, 8.0])
 def test_linear(width: int, base: float, factor: float) -> None:
     same(Linear(factor), theirs("linear", width, base, factor=factor), width, base)
+
+
+@pytest.mark.parametrize("width", [8, 10, 128])
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.3, 1.0])
+def test_proportional(width: int, share: float) -> None:
+    want = theirs("proportional", width, 1e6, partial_rotary_factor=share, factor=2.0)
+    same(Proportional(share, 2.0), want, width, 1e6)
+
+
+def test_proportional_leaves_out_the_lowest_frequencies_and_partial_rotary_spreads_them() -> None:
+    torch.testing.assert_close(ours(Proportional(0.5), 8, 1e4), torch.tensor([1.0, 0.1, 0.0, 0.0]))
+    q, at = torch.randn(1, 2, 5, 8), torch.arange(5)[None]
+    rotated, _ = Rotary(scaling=Proportional(0.5)).rotate(q, q, at, at)
+    assert torch.equal(rotated[..., [2, 3, 6, 7]], q[..., [2, 3, 6, 7]])
+    two, _ = Rotary(rotary_dim=4, base=100.0).rotate(*[q[..., [0, 1, 4, 5]]] * 2, at, at)  # 100^(-2/4) = 0.1 too
+    torch.testing.assert_close(rotated[..., [0, 1, 4, 5]], two)
+    for wrong in (-0.1, 1.1, "x"):
+        with pytest.raises(WhenceError, match=r"partial_rotary_factor.*use 0.25"):
+            Proportional(wrong)  # type: ignore[arg-type]
+
+
+def test_the_full_layers_of_gemma_4_rotate_in_proportion() -> None:
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, "Gemma4TextConfig"):
+        pytest.skip("transformers without Gemma 4")
+    config = transformers.Gemma4TextConfig()
+    full = config.layer_types.index("full_attention")
+    rotary = build_rotary("test", config, full)
+    assert rotary.rotary_dim is None and rotary.scaling == Proportional(0.25) and rotary.base == 1e6
+    sliding = build_rotary("test", config, config.layer_types.index("sliding_attention"))
+    assert sliding.scaling is None and sliding.base == 1e4
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -261,7 +261,7 @@ def _find_rotation(
             "omit keep_rotary",
         )
     rotating = [] if not keep_rotary else sorted({*attachment.rotary_layers, *internal})
-    twice = [layer for layer in rotating if "rotate" in attachment.positions[layer].effects]
+    twice = [layer for layer in rotating if _rotates(attachment.positions[layer])]
     if twice:
         raise usage_error(
             subject,
@@ -269,3 +269,8 @@ def _find_rotation(
             "queries and keys must rotate once",
             "use a position that does not rotate" if set(twice) & set(internal) else "pass keep_rotary=False",
         )
+
+
+def _rotates(position: Position) -> bool:
+    """Whether a part rotates queries and keys. A part that only scales them may be added to the model's rotation."""
+    return any("rotate" in part.effects and part.rotates for part in position.parts)

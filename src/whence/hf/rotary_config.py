@@ -8,7 +8,7 @@ from torch import Tensor
 
 from whence.errors import usage_error
 from whence.position.rotary import Rotary
-from whence.position.rotary_scaling import Linear, Llama3, Scaling, Yarn
+from whence.position.rotary_scaling import Linear, Llama3, Proportional, Scaling, Yarn
 
 YARN_OPTIONS = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim", "truncate")
 
@@ -32,11 +32,12 @@ def build_rotary(subject: str, config: Any, layer: int, *, layout: str = "half")
             "it changes rotary positions",
             "use a model with rotary positions, such as llama or qwen3",
         )
-    head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    rotary_dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
     scaling = _scaling(subject, config, parameters)
-    base = float(parameters["rope_theta"])
-    return Rotary(base=base, layout=layout, rotary_dim=None if rotary_dim == head_dim else rotary_dim, scaling=scaling)
+    share, rotary_dim = parameters.get("partial_rotary_factor", 1.0), None
+    if share != 1 and not isinstance(scaling, Proportional):
+        head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        rotary_dim = int(head_dim * share)
+    return Rotary(base=float(parameters["rope_theta"]), layout=layout, rotary_dim=rotary_dim, scaling=scaling)
 
 
 def _scaling(subject: str, config: Any, parameters: dict[str, Any]) -> Scaling | None:
@@ -49,13 +50,16 @@ def _scaling(subject: str, config: Any, parameters: dict[str, Any]) -> Scaling |
     if kind == "llama3":
         low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
         return Llama3(factor=float(parameters["factor"]), low=low, high=high, original=original)
+    if kind == "proportional":
+        share = float(parameters.get("partial_rotary_factor", 1.0))
+        return Proportional(partial_rotary_factor=share, factor=float(parameters.get("factor", 1.0)))
     if kind == "yarn":
         options = {name: parameters[name] for name in YARN_OPTIONS if parameters.get(name) is not None}
         return Yarn(factor=float(parameters["factor"]), original=original, **options)
     raise usage_error(
         subject,
         f"a {config.model_type} model with rotary scaling {kind}",
-        "the scalings default, linear, llama3 and yarn are supported",
+        "the scalings default, linear, llama3, proportional and yarn are supported",
         "use a model with one of them",
     )
 

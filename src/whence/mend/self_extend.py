@@ -20,8 +20,8 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence.hf.edits import AttentionEdit, EditedCall, Region
 from whence.mend.cure import Cure, context_length
-from whence.mend.log_n import query_factor
 from whence.mend.size_search import choose_by_loss, reference_length
+from whence.position.log_temperature import query_factor
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
 from whence.validation import require_flag, require_integer

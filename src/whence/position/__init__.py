@@ -3,8 +3,19 @@
 from whence.position import catalogue
 from whence.position.base import Position, Rows, Sum
 from whence.position.catalogue import *  # noqa: F403
-from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Yarn
+from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
 from whence.position.score_mod import from_score_mod
 
-__all__ = ["DynamicNtk", "Linear", "Llama3", "LongRope", "Position", "Rows", "Sum", "Yarn", "from_score_mod"]
+__all__ = [
+    "DynamicNtk",
+    "Linear",
+    "Llama3",
+    "LongRope",
+    "Position",
+    "Proportional",
+    "Rows",
+    "Sum",
+    "Yarn",
+    "from_score_mod",
+]
 __all__ += catalogue.__all__

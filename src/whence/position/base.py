@@ -6,7 +6,7 @@ A mechanism is a subclass of ``Position``. It overrides the hooks it needs:
 hook                               returns                               used by
 =================================  ====================================  ===============================
 ``embed(x, positions)``            like x                                sinusoidal, learned
-``rotate(q, k, q_pos, k_pos)``     like q and k                          rotary
+``rotate(q, k, q_pos, k_pos)``     like q and k                          rotary, xPos, log-n temperature
 ``score_scale(distance, length)``  ``[n]`` or ``[heads, n]``, factors    EPAR
 ``bias(distance, length)``         ``[n]`` or ``[heads, n]``, terms      ALiBi, T5, power prior, ...
 ``content_bias(rows)``             score terms ``[B, H, T, S]``          Shaw, Transformer-XL, CoPE
@@ -105,6 +105,8 @@ class Position(nn.Module):
     #: the bias decreases without bound as distance grows, so kernels may skip blocks of far keys where they can prove
     #: that the weights vanish. Performance hint; does not change results.
     decays: bool = False
+    #: ``rotate`` rotates queries and keys, so that a model must not rotate them as well; False where it only scales them
+    rotates: bool = True
     #: parameters of the constructor with the default None that a model fills in when the mechanism is built from text;
     #: see whence.position.expression
     model_arguments: ClassVar[tuple[str, ...]] = ()

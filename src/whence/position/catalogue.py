@@ -16,12 +16,14 @@ from whence.position.epar import Epar
 from whence.position.fire import Fire
 from whence.position.kerple import Kerple
 from whence.position.learned import Learned
+from whence.position.log_temperature import LogTemperature
 from whence.position.no_position import NoPosition
 from whence.position.power_prior import PowerPrior
 from whence.position.recency import Recency
 from whence.position.rotary import Rotary
-from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Yarn
+from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
 from whence.position.sandwich import Sandwich
+from whence.position.scalable_softmax import ScalableSoftmax
 from whence.position.shaw import Shaw
 from whence.position.sink import Sink
 from whence.position.sinusoidal import Sinusoidal
@@ -37,11 +39,13 @@ __all__ = [
     "Fire",
     "Kerple",
     "Learned",
+    "LogTemperature",
     "NoPosition",
     "PowerPrior",
     "Recency",
     "Rotary",
     "Sandwich",
+    "ScalableSoftmax",
     "Shaw",
     "Sink",
     "Sinusoidal",
@@ -51,7 +55,7 @@ __all__ = [
 ]
 
 #: classes that may be the value of a mechanism's argument, as in ``Rotary(scaling=Yarn(factor=4))``
-ARGUMENT_CLASSES: tuple[type, ...] = (DynamicNtk, Linear, Llama3, LongRope, Yarn)
+ARGUMENT_CLASSES: tuple[type, ...] = (DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn)
 
 #: short names for the command line; records contain the full expression
 SHORT_NAMES = {
@@ -72,6 +76,8 @@ SHORT_NAMES = {
     "recency": "Recency()",
     "stablemask": "StableMask()",
     "sink": "Sink()",
+    "logn": "LogTemperature()",
+    "ssmax": "ScalableSoftmax()",
 }
 
 
@@ -107,4 +113,6 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Recency", lambda h, d: Recency(256), "a learned bias per position, counted back from the query", "pointer-generator models"),
     Entry("StableMask", lambda h, d: StableMask(h, context=512), "early queries assign part of their probability to no key", "arXiv 2402.04779"),
     Entry("Sink", lambda h, d: Sink(h), "a learned extra logit without a value vector", "arXiv 2309.17453"),
+    Entry("LogTemperature", lambda h, d: LogTemperature(original=4), "queries multiplied by a logarithm of their position, stepwise", "Llama 4 in transformers"),
+    Entry("ScalableSoftmax", lambda h, d: ScalableSoftmax(h, intercept=True), "queries multiplied by a learned multiple of the logarithm of their position", "arXiv 2501.19399"),
 )  # fmt: skip

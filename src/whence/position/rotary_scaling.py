@@ -3,7 +3,8 @@
 Every scaling changes the frequencies ``base^(-2i/rotary_dim)`` and may add a factor of cos and sin, whose square
 multiplies the scores. ``Linear`` is position interpolation (Chen et al. 2023, arXiv
 2306.15595); ``DynamicNtk`` and ``Yarn`` are described by Peng et al. 2023, arXiv 2309.00071; ``LongRope`` by Ding et
-al. 2024, arXiv 2402.13753; ``Llama3`` came with Llama 3.1 (Grattafiori et al. 2024, arXiv 2407.21783).
+al. 2024, arXiv 2402.13753; ``Llama3`` came with Llama 3.1 (Grattafiori et al. 2024, arXiv 2407.21783); ``Proportional``
+with Gemma 4, whose code in transformers is its only source.
 """
 
 from __future__ import annotations
@@ -60,6 +61,35 @@ class Linear(Scaling):
 
     def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
         return torch.pow(base, -exponent) / self.factor
+
+
+@dataclass(frozen=True)
+class Proportional(Scaling):
+    """The first pairs rotate with the frequencies of a whole head, the other pairs do not rotate.
+
+    ``Rotary(rotary_dim=...)`` rotates as many pairs, but spreads all frequencies over them, down to the lowest ones. Here the
+    lowest frequencies are the ones left out.
+
+    Args:
+        partial_rotary_factor: share of the pairs that rotate, from 0 to 1, rounded down to whole pairs.
+        factor: divides all frequencies.
+    """
+
+    partial_rotary_factor: float
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_number(
+            "Proportional", "partial_rotary_factor", self.partial_rotary_factor, low=0, high=1,
+            remedy="use 0.25, as published",
+        )  # fmt: skip
+        self._require_factor(self.factor)
+
+    def frequencies(self, exponent: Tensor, base: float, length: Any) -> Tensor:
+        pairs = exponent.shape[-1]
+        rotating = int(self.partial_rotary_factor * 2 * pairs // 2)  # in this order, as in transformers
+        column = torch.arange(pairs, device=exponent.device)
+        return torch.where(column < rotating, torch.pow(base, -exponent), 0.0) / self.factor
 
 
 @dataclass(frozen=True)
