@@ -48,6 +48,7 @@ def project(tmp_path):
     package = copy_of_the_package(tmp_path / "project" / "src")
     root = package.parent.parent
     (root / "pyproject.toml").write_text('[project]\nname = "whence"\n')
+    (root / ".gitignore").write_text("__pycache__/\n")  # as in the project's own
     git(root, "init", "-q")
     git(root, "add", ".")
     git(root, "commit", "-qm", "all")
