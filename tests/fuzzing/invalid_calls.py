@@ -59,6 +59,7 @@ CONSTRUCTORS = {
     p.T5Bias: HEADS | {"form": ("string", ["causal", "bidirectional"]), "buckets": ("integer", [8, 32]), "max_distance": ("integer", [20, 128])} | STD,
     p.Kerple: HEADS | LEARN | {"form": ("string", ["log", "power"]), "r1": ("numbers?", [None, 0.5]), "r2": ("numbers?", [None, [0.5, 0.1]])},
     p.Fire: HEADS | {"hidden_dim": ("integer", [4]), "c": ("number", [0.1]), "threshold": ("number", [4.0]), "length": ("string", ["query", "context"]), "context": ("integer?", [16])},
+    p.FreeTable: ANY_HEADS | {"acts_on": ("string", ["bias", "scale", "bias and scale"]), "exact": ("integer", [4]), "per_octave": ("integer", [2]), "max_distance": ("integer", [20]), "smoothness": ("number", [0, 0.1])},
     p.Cope: {"head_dim": ("integer", [D]), "positions": ("integer", [4])} | ANY_HEADS,
     p.Sandwich: HEADS | {"dim": ("integer", [8])} | BASE,
     p.Epar: ANY_HEADS | LEARN | {"form": ("string", ["basic", "enhanced"]), "alpha": ("numbers", [1.0]), "beta": ("numbers", [1.0]), "gamma": ("numbers", [0.5]), "length": ("string", ["query", "context", "sequence"]), "context": ("integer?", [16])},

@@ -100,6 +100,13 @@ def compute_loss(
     return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum") / total_targets
 
 
+def sum_penalties(model: nn.Module) -> Tensor | None:
+    """The sum of the penalties of a model's positions, such as that of ``FreeTable``; None if there is none."""
+    found = [part.penalty() for part in model.modules() if isinstance(part, Position) and hasattr(part, "penalty")]
+    terms = [term for term in found if term is not None]
+    return torch.stack(terms).sum() if terms else None
+
+
 def evaluate_split(task: Task, model: nn.Module, split: str, device: torch.device) -> dict[str, Any]:
     """The value of the metric on a split, with the counts behind it and the scores of generated texts."""
     return evaluate(task, model, task.evaluation(split), device, split)
@@ -270,7 +277,9 @@ def train(
                     raise
                 save_checkpoint(step)
                 raise DivergenceError(step, first_clause(error), curves) from error
-            accelerator.backward(loss * processes)  # gradients are averaged over processes
+            penalty = sum_penalties(learner)  # the reported loss is the cross-entropy alone
+            own = 0 if penalty is None else penalty / (budget.grad_accum_steps * processes)
+            accelerator.backward((loss + own) * processes)  # gradients are averaged over processes
             total += loss.detach()
         mean = float(accelerator.reduce(total, "sum"))
         if not math.isfinite(mean):

@@ -14,6 +14,7 @@ from whence.position.base import Position
 from whence.position.cope import Cope
 from whence.position.epar import Epar
 from whence.position.fire import Fire
+from whence.position.free_table import FreeTable
 from whence.position.kerple import Kerple
 from whence.position.learned import Learned
 from whence.position.log_temperature import LogTemperature
@@ -37,6 +38,7 @@ __all__ = [
     "Cope",
     "Epar",
     "Fire",
+    "FreeTable",
     "Kerple",
     "Learned",
     "LogTemperature",
@@ -69,6 +71,7 @@ SHORT_NAMES = {
     "alibi": "Alibi()",
     "kerple": "Kerple()",
     "fire": "Fire()",
+    "table": "FreeTable()",
     "cope": "Cope()",
     "sandwich": "Sandwich()",
     "epar": "Epar(learnable=True)",
@@ -104,6 +107,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Kerple, log", lambda h, d: Kerple(h, form="log"), "a learned logarithmic penalty", "arXiv 2205.09921"),
     Entry("Kerple, power", lambda h, d: Kerple(h, form="power"), "a learned power-law penalty", "arXiv 2205.09921"),
     Entry("Fire", lambda h, d: Fire(h), "a small network of the distance divided by the query's position", "arXiv 2310.04418"),
+    Entry("FreeTable", lambda h, d: FreeTable(h, acts_on="bias and scale", exact=4, max_distance=512), "a learned value per knot of distance, without a formula", "no paper; whence.discover"),
     Entry("Cope", lambda h, d: Cope(d), "positions counted by gates that depend on the content", "arXiv 2405.18719"),
     Entry("Sandwich", lambda h, d: Sandwich(h), "the inner product of two sinusoidal embeddings as a bias", "arXiv 2212.10356"),
     Entry("Epar, basic", lambda h, d: Epar(h, form="basic", context=64, learnable=True), "the score multiplied by an exponential decay", "EPAR framework"),
