@@ -102,8 +102,8 @@ def compute_loss(
 
 def sum_penalties(model: nn.Module) -> Tensor | None:
     """The sum of the penalties of a model's positions, such as that of ``FreeTable``; None if there is none."""
-    found = [part.penalty() for part in model.modules() if isinstance(part, Position) and hasattr(part, "penalty")]
-    terms = [term for term in found if term is not None]
+    found: list[Any] = [getattr(part, "penalty", None) for part in model.modules() if isinstance(part, Position)]
+    terms = [term for term in (penalty() for penalty in found if penalty is not None) if term is not None]
     return torch.stack(terms).sum() if terms else None
 
 

@@ -108,7 +108,7 @@ class FreeTable(Position):
         if self.smoothness == 0:
             return None
         tables = [table for table in (self.bias_table, self.scale_table) if table is not None]
-        return self.smoothness * sum(table.diff(n=2).square().mean() for table in tables)
+        return self.smoothness * torch.stack([table.diff(n=2).square().mean() for table in tables]).sum()
 
     def _interpolate(self, table: Tensor | None, distance: Tensor) -> Tensor | None:
         if table is None:
