@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 import gpu_figures as gpu
+import length_figures
 import simulation_tables
 from whence import records
 from whence.attention.backends import BACKENDS
@@ -333,6 +334,7 @@ def main() -> None:
     )
     draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
+    length_figures.draw(ROOT / "docs")
     print("docs/ is up to date")
 
 
