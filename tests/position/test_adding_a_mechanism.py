@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 MECHANISM = '''
 import torch
@@ -68,6 +70,7 @@ model = transformers.LlamaForCausalLM(config)
 assert isinstance(whence.hf.attach(model, "bump").positions[0], whence.Bump)
 whence.hf.save_positions(model, "saved")
 
+import random_mechanisms
 import test_independent_reference as random_calls
 names = list(random_calls.MAKERS)
 assert "Bump" in random_calls.FUSED
@@ -76,11 +79,25 @@ exact = random_calls.run_reference(call, torch.float64)
 for backend in random_calls.backends_for(call):
     random_calls.assert_same(call, backend, random_calls.run_package(call, backend), exact)
 print("all of it", "Bump" in call.names)
+
+# without a formula of its own, a mechanism's hooks are the formula of the random calls
+makers = random_calls.MAKERS
+random_mechanisms.FORMULAS.clear()
+makers.clear()
+makers.update(random_mechanisms.list_makers())
+for case in range(len(makers)):
+    call = random_calls.draw_call(case)
+    exact = random_calls.run_reference(call, torch.float64)
+    random_calls.assert_same(call, "reference", random_calls.run_package(call, "reference"), exact)
+print("formulas of hooks", len(makers))
 """
 
 
-def test_the_rest_follows_the_catalogue(tmp_path):
-    shutil.copytree(ROOT / "src" / "whence", tmp_path / "whence", ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    """One process with a copy of the sources, in which a mechanism is added."""
+    tmp_path = tmp_path_factory.mktemp("added")
+    shutil.copytree(ROOT / "src" / "whence", tmp_path / "whence")  # with bytecode, where there is some
     (tmp_path / "whence" / "position" / "bump.py").write_text(MECHANISM)
     catalogue = tmp_path / "whence" / "position" / "catalogue.py"
     text = catalogue.read_text()
@@ -89,28 +106,15 @@ def test_the_rest_follows_the_catalogue(tmp_path):
         text = text.replace(line, line + addition)
     catalogue.write_text(text)
     folders = [tmp_path, ROOT / "papers" / "src", ROOT / "tools", ROOT / "tests" / "attention"]
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", USE], cwd=tmp_path, capture_output=True, text=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
     )  # fmt: skip
-    assert done.returncode == 0 and done.stdout.endswith("all of it True\n"), done.stdout[-1000:] + done.stderr[-3000:]
 
 
-def test_every_formula_matches_the_hooks_that_a_mechanism_without_one_would_use():
-    """Without a formula of its own, a mechanism's hooks are the formula of the random calls."""
-    code = (
-        "import random_mechanisms as r\n"
-        "r.FORMULAS.clear(); r.MAKERS.clear(); r.MAKERS.update(r.list_makers())\n"
-        "import torch, test_independent_reference as t\n"
-        "for case in range(len(r.MAKERS)):\n"
-        "    call = t.draw_call(case)\n"
-        "    exact = t.run_reference(call, torch.float64)\n"
-        "    t.assert_same(call, 'reference', t.run_package(call, 'reference'), exact)\n"
-        "print('done')\n"
-    )
-    folders = [ROOT / "src", ROOT / "papers" / "src", ROOT / "tests" / "attention"]
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))},
-    )  # fmt: skip
-    assert done.stdout == "done\n", done.stderr[-3000:]
+def test_the_rest_follows_the_catalogue(process):
+    assert "all of it True\n" in process.stdout, process.stdout[-1000:] + process.stderr[-3000:]
+
+
+def test_every_formula_matches_the_hooks_that_a_mechanism_without_one_would_use(process):
+    assert process.returncode == 0 and "formulas of hooks" in process.stdout, process.stderr[-3000:]
