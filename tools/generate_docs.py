@@ -44,6 +44,7 @@ API = (
     "whence.position",
     "whence.attention",
     "whence.models",
+    "whence.parallel",
     "whence.hf",
     "whence.lab.study",
     "whence.lab.arms",
