@@ -7,6 +7,7 @@ from tiny_models import tiny, tokens
 
 from whence import WhenceError
 from whence.mend.buckets import RETRIEVAL, TOOLS, AttentionBuckets, mix_logits, row_weights, search_multiples, wave
+from whence.mend.calibration import AttentionCalibration
 from whence.mend.pine import Pine
 from whence.probe.probed_model import tiny_random_model
 from whence.probe.tasks.task import Prompt
@@ -106,3 +107,11 @@ def test_refusals():
     model = checks.model_of("llama")
     with Pine().apply(model):
         assert "another cure" in AttentionBuckets().unavailable(model)
+
+
+@pytest.mark.parametrize("other", (AttentionCalibration(), Pine()))
+def test_cures_that_it_cannot_be_combined_with(other):
+    model, buckets = tiny("llama"), AttentionBuckets([1.0, 1.3])
+    for first, second in ((buckets, other), (other, buckets)):
+        with pytest.raises(WhenceError, match="apply one of them"), first.apply(model), second.apply(model):
+            pass

@@ -2,14 +2,16 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from cure_checks import model_of
 
 from whence import hf
-from whence.mend import CURES, AttentionTemperature, Cure, LogN, load_intervention
+from whence.mend import CURES, AttentionTemperature, Cure, LogN, costs, load_intervention
 from whence.mend.measurement import locate_documents, rewrite_prompts, score_and_attend, score_under_cure
+from whence.probe.hidden_states import plain_texts
 from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
 from whence.probe.tasks import build_task
 
@@ -115,3 +117,32 @@ def test_prompts_are_rewritten():
     upper = [replace(prompt, text=prompt.text.upper()) for prompt in prompts]
     assert rewrite_prompts(lm, Shout(), prompts) == upper
     assert score_under_cure(lm, Shout(), prompts, 4) == score_under_cure(lm, None, upper, 4)
+
+
+class Slow(LogN):
+    """A cure that reads 7 tokens of its own before every prompt, which takes 5 seconds on a clock of the test."""
+
+    clock = 0.0
+
+    def rewrite(self, lm, prompt):
+        type(self).clock += 5
+        lm.model(torch.arange(7)[None])
+        return prompt
+
+
+def test_costs_include_the_rewriting_of_a_prompt(monkeypatch):
+    lm, prompt = tiny_random_model(), prompts_of()[0]
+    monkeypatch.setattr(costs, "time", SimpleNamespace(perf_counter=lambda: Slow.clock))
+    untouched, cured = (costs.measure_costs(lm, cure, prompt, 4) for cure in (None, Slow(strength=0)))
+    assert cured["tokens_read"] == untouched["tokens_read"] + 7
+    assert (untouched["prompt_seconds"], cured["prompt_seconds"], cured["token_seconds"]) == (0, 5, 0)
+
+
+def test_text_loss_is_that_of_the_second_half():
+    lm = tiny_random_model()
+    ids = plain_texts(lm, 2, 32)
+    with torch.no_grad():
+        expected = [
+            float(lm.model(row[None], labels=torch.where(torch.arange(32) < 16, -100, row)[None]).loss) for row in ids
+        ]
+    assert costs.measure_text_loss(lm, None, 2, 32)["losses"] == pytest.approx(expected, abs=1e-5)

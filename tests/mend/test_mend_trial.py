@@ -10,7 +10,7 @@ import torch
 from whence import WhenceError, hf, records
 from whence.mend import AttentionTemperature, LogN
 from whence.mend import trial as trials
-from whence.mend.judgement import collect_trial
+from whence.mend.judgement import collect_trial, find_best_slots, judge
 from whence.mend.recipe import apply_recipe, write_recipe
 from whence.mend.trial import Trial, label_cure
 from whence.mend.trial_plan import TrialPlan, split_items, split_rounds
@@ -18,6 +18,7 @@ from whence.probe.identity import identify
 from whence.probe.plan import TaskSpec
 from whence.probe.probed_model import tiny_random_model
 from whence.report.mend import page
+from whence.report.mend.sentences import trial_answer
 
 CURES = (LogN(trained=16), AttentionTemperature(0.5))
 
@@ -65,6 +66,64 @@ def test_halves_and_rounds_share_no_item(done):
     assert split_rounds([1], 3) == [[], [], [1]]
 
 
+class Searching(LogN):
+    """Keeps the prompts on which it may choose its settings, and ends the trial."""
+
+    def search(self, lm, prompts):
+        raise InterruptedError([prompt.text for prompt in prompts])
+
+
+def test_settings_are_chosen_on_the_search_half(tmp_path):
+    trial = small_trial(tmp_path)
+    with pytest.raises(InterruptedError) as stopped:
+        trial.run([Searching()])
+    expected = [
+        task.prompt(task.items[item], slot).text
+        for spec, task in zip(trial.plan.tasks, trial.tasks, strict=True)
+        for slot in spec.select_slots(task)
+        for item in split_items(8, 0)[0][:2]
+    ]
+    assert stopped.value.args[0] == expected
+
+
+def answers_of(values, half="judge"):
+    """The records of one task with two slots in two rounds, from the correctness of each item in each slot."""
+    return [
+        {
+            "task": "key-value", "condition": slot, "half": half, "round": number, "gold_attention": [],
+            "rows": [{"item": item, "correct": values[item][slot]} for item in items],
+        }
+        for number, items in enumerate(((0, 1, 2), (3, 4, 5)))
+        for slot in (0, 1)
+    ]  # fmt: skip
+
+
+def test_verdicts_are_corrected_for_cures_and_rounds():
+    plan = TrialPlan("m", (TaskSpec("key-value", 12, 2),), rounds=2)
+    untouched = {"key-value": answers_of([(0, 0)] * 6)}
+    cured = {"key-value": answers_of([(1, 1), (1, 1), (1, 0), (1, 1), (0, 1), (1, 1)])}
+    one = judge(plan, {"untouched": untouched, "a": cured})
+    many = judge(plan, {"untouched": untouched, **dict.fromkeys("abcdefgh", cured)})
+    single = judge(dataclasses.replace(plan, rounds=1), {"untouched": untouched, "a": cured})
+    assert one.plan.looks == (3, 6) and single.plan.looks == (6,)
+
+    def width(comparison):
+        interval = comparison.contrasts[0].interval
+        return interval.high - interval.low
+
+    assert one.contrasts[0].estimate == pytest.approx(100 * 10 / 12)
+    other = {"key-value": answers_of([(0, 1), (1, 0), (0, 0), (0, 1), (1, 1), (0, 0)])}
+    two = judge(plan, {"untouched": untouched, "a": cured, "b": other})
+    assert width(single) < width(one) < width(two) and len(many.contrasts) == 8
+
+
+def test_the_best_slot_is_that_of_the_search_half():
+    """A slot that is best by chance in the judging half would seem to be harmed by every cure."""
+    plan = TrialPlan("m", (TaskSpec("key-value", 12, 2),), rounds=2)
+    search, judging = answers_of([(0, 1)] * 6, "search"), answers_of([(1, 0)] * 6)
+    assert find_best_slots(plan, search + judging) == {"key-value": 1}
+
+
 def test_findings(done):
     findings = collect_trial(done.folder)
     assert {cure["name"] for cure in findings["cures"]} == {"log-n", "attention-temperature"}
@@ -80,6 +139,18 @@ def test_findings(done):
     text = page(findings)
     assert text.index("Does a cure help?") < text.index("What does each cure do") < text.index("Does attention follow")
     assert "needs another" in text and "src=" not in text
+
+
+def test_the_answer_is_no_only_if_every_cure_is_decided():
+    def answer(*verdicts):
+        return trial_answer({"cures": [{"verdict": one} for one in verdicts]})
+
+    assert answer("equivalent", "worse").startswith("No: 2 cures") and "1 equivalent, 1 worse" in answer(
+        "equivalent", "worse"
+    )
+    assert answer("worse", "undecided").startswith("Not shown: 2 cures") and "1 undecided" in answer(
+        "worse", "undecided"
+    )
 
 
 def trials_verdicts():

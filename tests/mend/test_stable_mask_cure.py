@@ -6,6 +6,7 @@ import torch
 from tiny_models import tiny, tokens
 
 from whence import Rotary, Sink, StableMask, WhenceError, attend, hf
+from whence.mend import LogN
 from whence.mend.stable_mask import StableMaskCure
 
 CURE = StableMaskCure(gamma=0.05, context=32)
@@ -49,11 +50,28 @@ def test_a_model_keeps_its_own_sinks():
     without = first_weights(model, ids)[..., :6].sum(-1)
     with CURE.apply(model):
         joined = first_weights(model, ids)[..., :6].sum(-1)
-        stable = attention.whence.sink(torch.arange(6.0), 32).double().exp()
+    stable = StableMask(4, context=32, gamma=0.05).sink(torch.arange(6.0), 32).double().exp()
     own = attention.sinks.detach().double().exp()[:, None]
     keys = own * without / (1 - without)  # the sum of the exponentials of the scores
     torch.testing.assert_close(joined[0], (keys / (keys + own + stable))[0], rtol=1e-4, atol=1e-6)
     assert bool((joined < without).all())
+
+
+def test_it_acts_together_with_a_cure_of_the_scores():
+    """Both orders of nesting give the weights of scores that one cure changes and a sink that the other adds."""
+    model, ids = tiny("llama"), tokens(1, 24)
+    model.set_attn_implementation("eager")
+    sharper = LogN(trained=4)
+    with sharper.apply(model):
+        sharp = first_weights(model, ids)
+    with CURE.apply(model), sharper.apply(model):
+        inner = first_weights(model, ids)
+    with sharper.apply(model), CURE.apply(model):
+        outer = first_weights(model, ids)
+    assert torch.equal(inner, outer)
+    kept = inner.sum(-1, keepdim=True)
+    assert bool((kept[:, :, :8] < 1).all())
+    torch.testing.assert_close(inner / kept, sharp, rtol=1e-4, atol=1e-6)
 
 
 def test_both_sinks_get_gradients():

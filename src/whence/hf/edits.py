@@ -1,7 +1,7 @@
 """``AttentionEdit``: one change to the attention of a pretrained model, written as a few small methods.
 
 An edit may change four things, in this order: the input of the attention module, the positions that queries and keys are
-rotated to, the scores and which keys are visible, and the weights after the softmax. The attention of the rows that an
+rotated to, the scores, which keys are visible and the sink of each row, and the weights after the softmax. The attention of the rows that an
 edit affects is computed here, some rows at a time, so memory grows with the length and not with its square. Everything of
 the model stays: its window, softcap, sinks, grouped queries and padding.
 
@@ -72,6 +72,10 @@ class AttentionEdit:
     def change_scores(self, call: EditedCall, rows: Tensor, scores: Tensor) -> Tensor:
         """The scores ``[B, H, n, S]``, scaled and capped as in the model, before the mask."""
         return scores
+
+    def change_sinks(self, call: EditedCall, rows: Tensor, sinks: Tensor | None) -> Tensor | None:
+        """One more logit in the softmax of each row, without a value: ``[B or 1, H, n or 1, 1]``; None for none."""
+        return sinks
 
     def change_weights(self, call: EditedCall, rows: Tensor, weights: Tensor) -> Tensor:
         """The weights ``[B, H, n, S]`` after the softmax."""
@@ -205,9 +209,9 @@ class EditedCall:
         for edit in self.edits:
             visible = self._limit(edit, rows, edit.change_visible(self, rows, visible), visible)
         scores = self.scores(rows).masked_fill(~visible, -math.inf)
-        if self.sinks is not None:
-            sinks = self.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
-            scores = torch.cat((scores, sinks), -1)
+        sinks = self._sinks(rows, scores)
+        if sinks is not None:
+            scores = torch.cat((scores, sinks.expand(*scores.shape[:-1], 1)), -1)
         top = scores.amax(-1, keepdim=True)
         exponentials = (scores - top.masked_fill(top == -math.inf, 0.0)).exp()  # a row that sees no key gets zeros
         weights = exponentials / exponentials.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
@@ -215,6 +219,16 @@ class EditedCall:
         for edit in self.edits:
             weights = self._limit(edit, rows, edit.change_weights(self, rows, weights), weights)
         return weights
+
+    def _sinks(self, rows: Tensor, scores: Tensor) -> Tensor | None:
+        """The model's own sinks, after all edits."""
+        sinks = None if self.sinks is None else self.sinks.to(scores.dtype)[None, :, None, None]
+        for edit in self.edits:
+            new = edit.change_sinks(self, rows, sinks)
+            if new is not None and new is not sinks:
+                new = new.to(scores.dtype)
+                sinks = self._limit(edit, rows, new, new.new_tensor(-math.inf) if sinks is None else sinks)
+        return sinks
 
     def weights_of(self, rows: Tensor) -> Tensor:
         """The same for rows ``[n]``, or separate ones for each sequence, ``[B, n]``."""

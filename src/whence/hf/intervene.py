@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from whence import torch_modes
 from whence.errors import usage_error
 from whence.hf.edits import AttentionEdit, EditedCall
+from whence.hf.expanded_rows import COPIES
 from whence.hf.integrations import unwrap_peft
 from whence.hf.interface import EDITOR, KEY, AttentionSwitch
 from whence.hf.layers import (
@@ -211,6 +212,13 @@ def _add(subject: str, model: Any, layer: int, module: nn.Module, edit: Attentio
         raise usage_error(
             subject,
             f"two edits of layer {layer} that choose positions",
+            "queries and keys are rotated once",
+            "apply one of them",
+        )
+    if edit.unrotated and COPIES in model.__dict__:
+        raise usage_error(
+            subject,
+            "a model with several rows for each sequence, as of Attention Buckets, and an edit that chooses positions",
             "queries and keys are rotated once",
             "apply one of them",
         )

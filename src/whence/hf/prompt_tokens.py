@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
+from whence.hf.expanded_rows import COPIES
 from whence.hf.integrations import unwrap_peft
 from whence.hf.masks import MaskInfo
 from whence.hf.requests import current_request, prompt_end_positions
@@ -63,6 +64,13 @@ class PromptWatcher:
     def _before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._measuring:
             return
+        if COPIES in self.model.__dict__:
+            raise usage_error(
+                self.subject,
+                "a model with several rows for each sequence, as of Attention Buckets",
+                "it measures one row for each prompt",
+                "apply one of them",
+            )
         tokens = kwargs.get("input_ids", args[0] if args else None)
         cache = kwargs.get("past_key_values")
         cached = 0 if cache is None else int(cache.get_seq_length())

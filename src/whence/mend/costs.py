@@ -16,7 +16,8 @@ import torch
 
 from whence import hf
 from whence.errors import WhenceError
-from whence.mend.measurement import applied, locate_documents, rewrite_prompts, score_choices
+from whence.mend.cure import Cure
+from whence.mend.measurement import applied, locate_documents, score_choices
 from whence.mend.protocol import Intervention
 from whence.probe.hidden_states import plain_texts
 from whence.probe.probed_model import ProbedModel
@@ -28,10 +29,16 @@ NEW_TOKENS = 8  # generated to measure the time of one
 def measure_costs(lm: ProbedModel, cure: Intervention | None, prompt: Prompt, max_tokens: int) -> dict[str, Any]:
     """The tokens that are read until the choices of a prompt are scored, seconds, and the peak of the memory.
 
-    ``None`` is the untouched model. A ratio of two results is about the cure only if one process measured both.
+    The time to read a prompt includes the time in which a cure rewrites it. ``None`` is the untouched model. A ratio of two
+    results is about the cure only if one process measured both.
     """
-    with _count_tokens(lm) as rewriting:
-        prompt = rewrite_prompts(lm, cure, [prompt])[0]
+    rewriting_seconds, rewriting = 0.0, []
+    if isinstance(cure, Cure) and cure.rewrites_prompts:
+        cure.rewrite(lm, prompt)  # the first time is slower
+        start = time.perf_counter()
+        with _count_tokens(lm) as rewriting:
+            prompt = cure.rewrite(lm, prompt)
+        rewriting_seconds = _seconds_since(start, lm.device)
     tokens, documents = locate_documents(lm, prompt)
     ids = torch.tensor([tokens], device=lm.device)
 
@@ -40,9 +47,7 @@ def measure_costs(lm: ProbedModel, cure: Intervention | None, prompt: Prompt, ma
         options = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": lm.pad_token_id}
         with hf.request(lm.model, documents=[documents]):
             lm.model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        if lm.device.type == "cuda":
-            torch.cuda.synchronize(lm.device)
-        return time.perf_counter() - start
+        return _seconds_since(start, lm.device)
 
     with torch.inference_mode(), applied(lm, cure):
         with _count_tokens(lm) as scoring:
@@ -52,10 +57,16 @@ def measure_costs(lm: ProbedModel, cure: Intervention | None, prompt: Prompt, ma
         short, long = generate(1), generate(1 + NEW_TOKENS)
     return {
         "tokens_read": sum(rewriting) + sum(scoring),
-        "prompt_seconds": short,
+        "prompt_seconds": rewriting_seconds + short,
         "token_seconds": max(0.0, long - short) / NEW_TOKENS,
         "peak_bytes": peak[0] if peak else None,
     }
+
+
+def _seconds_since(start: float, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
 
 
 @contextmanager

@@ -10,11 +10,14 @@ A model with sinks of its own keeps them: both logits take their share of a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-from whence.hf.attach import attach, model_dims
+import torch
+from torch import Tensor
+
+from whence.hf.attach import model_dims
+from whence.hf.edits import AttentionEdit, EditedCall
 from whence.mend.cure import Cure
 from whence.position.stable_mask import StableMask
 from whence.validation import require_integer, require_numbers
@@ -44,8 +47,18 @@ class StableMaskCure(Cure):
     def identity(self) -> StableMaskCure:
         return StableMaskCure(NO_EFFECT, self.context)
 
-    @contextmanager
-    def _apply(self, model: Any) -> Iterator[None]:
+    def edits(self, model: Any) -> AttentionEdit:
         dims = model_dims(model)
-        with attach(model, StableMask(dims.heads, context=self.context or dims.context, gamma=self.gamma)):
-            yield
+        context = self.context or dims.context
+        return StableMaskEdit(StableMask(dims.heads, context=context, gamma=self.gamma), context)
+
+
+class StableMaskEdit(AttentionEdit):
+    def __init__(self, position: StableMask, context: int) -> None:
+        self.position, self.context = position, context
+
+    def change_sinks(self, call: EditedCall, rows: Tensor, sinks: Tensor | None) -> Tensor:
+        at = call.q_positions[:, rows].clamp(min=0)
+        logits = self.position.to(at.device).sink(at.flatten(), self.context).detach()
+        own = logits.unflatten(1, at.shape).transpose(0, 1)[..., None]  # [B or 1, H, n, 1]
+        return own if sinks is None else torch.logaddexp(sinks, own.to(sinks.dtype))

@@ -140,7 +140,7 @@ def _table(findings: dict[str, Any]) -> str:
         + f'<p class="small">{html.escape(describe_rule(findings))}</p>'
         + (table(costs, COST_HEAD, cost_rows(findings)) if findings["cures"] else "")
         + '<p class="small">Tokens read: all tokens that enter the model until the choices of a prompt are scored. Time to '
-        "read: until the first token. Memory: the peak while the prompt is read, the model included. Perplexity: second half of plain "
+        "read: until the first token, with the time in which a cure rewrites the prompt. Memory: the peak while the prompt is read, the model included. Perplexity: second half of plain "
         "texts after the first half.</p>"
         + (f"<details><summary>Settings and papers</summary>{settings}</details>" if findings["cures"] else "")
         + _unavailable(findings["unavailable"]),

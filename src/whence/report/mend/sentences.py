@@ -19,6 +19,8 @@ def trial_answer(findings: dict[str, Any]) -> str:
     if best is None:
         counts = Counter(cure["verdict"] for cure in cures)
         words = ", ".join(f"{counts[name]} {name}" for name in ("equivalent", "worse", "undecided") if counts[name])
+        if counts["undecided"]:
+            return f"Not shown: {many} tried, and none is shown to be better than the untouched model ({words})."
         return f"No: {many} tried, and none is better than the untouched model ({words})."
     change = best["contrast"]["estimate"]
     return (
@@ -54,15 +56,21 @@ def describe_rule(findings: dict[str, Any]) -> str:
     analysis, plan = findings["analysis"], findings["plan"]
     if analysis is None:
         return ""
-    items = findings["cures"][0]["contrast"]["seeds"] if findings["cures"] else 0
+    counts = sorted({cure["contrast"]["seeds"] for cure in findings["cures"]})
+    items = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0] if counts else 0)
+    cures, rounds = (
+        f"{count} {name}{'s' if count > 1 else ''}"
+        for count, name in ((len(findings["cures"]), "cure"), (plan["rounds"], "round"))
+    )
+    searched = f"{plan['search_items']} item{'s' if plan['search_items'] > 1 else ''} of each task"
     return (
         "How it is decided. One half of the items chooses the settings of the cures, and the other half judges them. The "
         "value of an item is its mean accuracy over the slots of the gold. Each cure is compared with the untouched model "
-        f"on the same {items} items. Intervals and p are corrected for {len(findings['cures'])} cures and "
-        f"{plan['rounds']} rounds at alpha = {analysis['alpha']:g}. Better or worse: the interval excludes zero. "
+        f"on the same {items} items. Intervals and p are corrected for {cures} and "
+        f"{rounds} at alpha = {analysis['alpha']:g}. Better or worse: the interval excludes zero. "
         f"Equivalent: it lies within ±{plan['margin']:g} points. Worst position, gap (best minus worst position) and average "
         "are means over the tasks, with 95% bootstrap intervals over items. The best position of the untouched model is "
-        "found on the search half. Slots count from 1."
+        f"found on the search half, from {searched}. Slots count from 1."
     )
 
 
