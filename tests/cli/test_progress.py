@@ -4,11 +4,13 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 
 from whence.cli import live_table, progress
 from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
+from whence.probe import tiny_random_model
 
 STUDY = Study(
     name="little",
@@ -114,3 +116,17 @@ def test_another_stage_has_its_own_estimate(clock, capsys, tmp_path):
         clock[0] += 1
         shown.finish(1, 4, "quick")
     assert capsys.readouterr().err.splitlines()[-1] == "1 of 4, quick; about 3 s left"
+
+
+def test_a_long_piece_of_work_is_stopped(monkeypatch):
+    """A forward pass within a quarter of the limit beyond it is allowed; the next one is not."""
+    now = [0.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    model = tiny_random_model().model
+    with progress.stop_forward_passes(model, minutes=1):
+        for now[0] in (0.0, 60.0, 75.0):
+            model(torch.arange(3)[None])
+        now[0] = 75.1
+        with pytest.raises(progress.OutOfTime):
+            model(torch.arange(3)[None])
+    model(torch.arange(3)[None])

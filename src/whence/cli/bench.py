@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.model_options import Chat, Device, DeviceMap, Dtype, InterventionName, PositionName, Revision
 from whence.errors import usage_error
 
 if TYPE_CHECKING:
@@ -69,15 +70,9 @@ def bench(
     data: Annotated[
         Path | None, typer.Option(help="Folder with the files. Default: the folder of WHENCE_DATA.")
     ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
-    ] = False,
-    position: Annotated[
-        str | None, typer.Option(help="Mechanism to attach, such as alibi, module:Name or ./file.py:Name(size=3).")
-    ] = None,
-    intervention: Annotated[
-        str | None, typer.Option(help="Intervention to apply: a cure or other name, module:Name or ./file.py:Name.")
-    ] = None,
+    chat: Chat = False,
+    position: PositionName = None,
+    intervention: InterventionName = None,
     recipe: Annotated[Path | None, typer.Option(help="Recipe of whence mend to apply.")] = None,
     compare: Annotated[
         str | None,
@@ -88,12 +83,10 @@ def bench(
     ] = 2.0,
     budget: Annotated[str | None, typer.Option(help="Time limit, such as 20m or 2h. Rerun to resume.")] = None,
     batch_size: Annotated[int, typer.Option(help="Prompts in one batch.", min=1)] = 1,
-    dtype: Annotated[str, typer.Option(help="Dtype of the model: float32, bfloat16, float16.")] = "float32",
-    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
-    device_map: Annotated[
-        str | None, typer.Option(help="Device map of accelerate, such as auto. Overrides --device.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    device_map: DeviceMap = None,
+    revision: Revision = None,
     out: Annotated[Path, typer.Option(help="Folder for records, results and reports.")] = Path("build/bench"),
 ) -> None:
     from whence.bench.harness import Settings

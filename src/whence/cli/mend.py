@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.model_options import BatchTokens, Chat, Device, DeviceMap, Dtype, Items, Revision, Slots, TaskNames
 from whence.errors import usage_error
 
 if TYPE_CHECKING:
@@ -45,20 +46,13 @@ def mend(
             help="Cure by name with settings in parentheses, module:Name or ./file.py:Name. Repeatable. Default: all."
         ),
     ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(help="Built-in or installed task, module:Name or ./file.py:Name. Repeatable."),
-    ] = None,
-    items: Annotated[
-        list[str] | None, typer.Option(help="Number of items of each task, or a JSONL file of items. Repeat for both.")
-    ] = None,
+    task: TaskNames = None,
+    items: Items = None,
     score: Annotated[str, typer.Option(help="Score: likelihood or generation.")] = "likelihood",
     length: Annotated[
         list[int] | None, typer.Option(help="Slots of every task. Repeat for several lengths.", min=2)
     ] = None,
-    slots: Annotated[
-        str | None, typer.Option(help="Slots for the gold: a count, or a list from 1 such as 1,5,10.")
-    ] = None,
+    slots: Slots = None,
     search_items: Annotated[
         int | None,
         typer.Option(
@@ -73,22 +67,18 @@ def mend(
         str | None,
         typer.Option(help="Write the recipe of this cure, whatever its verdict. Default: the best if better."),
     ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
-    ] = False,
+    chat: Chat = False,
     budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "15m",
-    dtype: Annotated[str, typer.Option(help="Dtype of the model: float32, bfloat16, float16.")] = "float32",
-    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
-    device_map: Annotated[
-        str | None, typer.Option(help="Device map of accelerate, such as auto. Overrides --device.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch.", min=1)] = None,
+    dtype: Dtype = "float32",
+    device: Device = "cpu",
+    device_map: DeviceMap = None,
+    revision: Revision = None,
+    batch_tokens: BatchTokens = None,
     out: Annotated[Path, typer.Option(help="Folder for records, the report and the recipe.")] = Path("build/mend"),
 ) -> None:
     from whence.cli.compare import parse_duration
     from whence.cli.mend_report import write_trial_report
-    from whence.cli.progress import OutOfTime, probe_progress
+    from whence.cli.progress import OutOfTime, probe_progress, stop_forward_passes
     from whence.mend import trial_plan as plans
     from whence.mend.trial import Trial
     from whence.probe import probed_model
@@ -114,10 +104,14 @@ def mend(
     trial = Trial(lm, dataclasses.replace(plan, identity=identify(lm)), tasks, out)
     require_recipe_name(recipe, trial.folder, cures)
     try:
-        with probe_progress(seconds / 60) as notify:
+        with stop_forward_passes(lm.model, seconds / 60), probe_progress(seconds / 60) as notify:
             trial.run(cures, notify)
     except OutOfTime:
-        print(f"stopped after {budget}; run the same command to resume. Records: {trial.folder}", file=sys.stderr)
+        print(
+            f"stopped after {budget}; run the same command to resume. A record that takes longer than that needs a larger "
+            f"--budget. Records: {trial.folder}",
+            file=sys.stderr,
+        )
     findings = write_trial_report(trial.folder)
     save_recipe(trial.folder, findings, lm.model, cures, recipe)
 

@@ -11,6 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.model_options import (
+    BatchTokens,
+    Chat,
+    Device,
+    DeviceMap,
+    InterventionName,
+    Items,
+    PositionName,
+    Revision,
+    Slots,
+    TaskNames,
+)
 from whence.errors import usage_error
 
 if TYPE_CHECKING:
@@ -51,23 +63,14 @@ def probe(
     model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Enough items for intervals of +-5 points. Use a GPU.")] = False,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(help="Built-in or installed task, module:Name or ./file.py:Name. Repeatable."),
-    ] = None,
-    items: Annotated[
-        list[str] | None, typer.Option(help="Number of items of each task, or a JSONL file of items. Repeat for both.")
-    ] = None,
+    task: TaskNames = None,
+    items: Items = None,
     score: Annotated[list[str] | None, typer.Option(help="Score: likelihood or generation. Repeat for both.")] = None,
     length: Annotated[
         list[int] | None, typer.Option(help="Slots of every task. Repeat for curves of several lengths.", min=2)
     ] = None,
-    slots: Annotated[
-        str | None, typer.Option(help="Slots for the gold: a count, or a list from 1 such as 1,5,10.")
-    ] = None,
-    chat: Annotated[
-        bool, typer.Option("--chat", help="Apply the tokenizer's chat template. Default: raw text.")
-    ] = False,
+    slots: Slots = None,
+    chat: Chat = False,
     layers: Annotated[
         str | None, typer.Option(help="Layers whose attention is captured, counted from 0, such as 1,3,5.")
     ] = None,
@@ -78,18 +81,12 @@ def probe(
     dtype: Annotated[
         str | None, typer.Option(help="Dtype of the model: float32, bfloat16, float16. Analyses use float32.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Device of the model.")] = "cpu",
-    device_map: Annotated[
-        str | None, typer.Option(help="Device map of accelerate, such as auto. Overrides --device.")
-    ] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    batch_tokens: Annotated[int | None, typer.Option(help="Tokens in one batch.", min=1)] = None,
-    position: Annotated[
-        str | None, typer.Option(help="Mechanism to attach, such as alibi, module:Name or ./file.py:Name(size=3).")
-    ] = None,
-    intervention: Annotated[
-        str | None, typer.Option(help="Intervention to apply: a name, module:Name or ./file.py:Name(strength=2).")
-    ] = None,
+    device: Device = "cpu",
+    device_map: DeviceMap = None,
+    revision: Revision = None,
+    batch_tokens: BatchTokens = None,
+    position: PositionName = None,
+    intervention: InterventionName = None,
     endpoint: Annotated[
         str | None, typer.Option(help="OpenAI-compatible URL up to /v1. Generation scores only.")
     ] = None,

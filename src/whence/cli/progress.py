@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+GRACE = 0.25  # the share of the time limit that a piece of work may take beyond it
+
+
 class OutOfTime(Exception):
-    """Raised after a piece of work was finished, when the time limit is over."""
+    """Raised after a piece of work was finished, when the time limit is over, or in a piece that exceeds it by far."""
 
 
 class ProgressBars:
@@ -132,6 +135,25 @@ def phase_progress(pieces: int = 10) -> Iterator[Callable[[str, int, int], None]
                 progress.finish(round(done / size), max(1, round(total / size)), f"{name} ({unit})")
 
         yield update
+
+
+@contextmanager
+def stop_forward_passes(model: Any, minutes: float) -> Iterator[None]:
+    """Raise ``OutOfTime`` in the first forward pass of a model after the time limit and a quarter of it.
+
+    The limit itself is checked between pieces of work, so that a piece in progress is not lost. This bounds a long one.
+    """
+    stop = time.monotonic() + 60 * minutes * (1 + GRACE)
+
+    def check(module: Any, args: Any) -> None:
+        if time.monotonic() > stop:
+            raise OutOfTime
+
+    hook = model.get_input_embeddings().register_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 class TimeEstimate:
