@@ -21,6 +21,7 @@ from whence.mend.scale_channel import (
 from whence.probe.likelihood import score_choices
 from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
 from whence.probe.tasks import build_task
+from whence.report.mend.charts import effect_curves
 
 PLANTED = 5
 
@@ -125,6 +126,15 @@ def test_the_scale_moves_attention_from_the_beginning_to_the_end(planted, prompt
     assert curve["share_first"] == sorted(curve["share_first"], reverse=True)
     assert curve["share_first"][2] == pytest.approx(0.5, abs=1e-6)
     assert curve["share_first"][0] > curve["share_first"][1] > 0.51 and curve["share_first"][3] < 0.49
+
+
+def test_the_effect_of_the_scale_is_drawn(planted, prompts):
+    effect = ScaleChannel(PLANTED, layers=[0, 1]).describe_effect(planted, prompts)
+    assert effect["setting"] == "scale" and effect["values"][0] > 1 > effect["values"][3] > effect["values"][-1]
+    chart = effect_curves({"effect": effect, "label": "x", "title": "Scaling"})
+    assert chart.head[1:3] == ["scale 2.0 (%)", "scale 1.0 (%)"] and len(chart.rows) == 4
+    assert ScaleChannel().describe_effect(planted, prompts) is None  # before the search
+    assert ScaleChannel(PLANTED, layers=[]).describe_effect(planted, prompts) is None
 
 
 def test_the_search_takes_the_channel_and_scale_of_the_least_loss(planted, prompts):

@@ -83,6 +83,8 @@ def mend(
     from whence.mend.trial import Trial
     from whence.probe import probed_model
     from whence.probe.identity import identify
+    from whence.probe.tasks import ITEMS
+    from whence.probe.tasks.user_tasks import describe_suspect_items
     from whence.records import require_output_folder
 
     require_output_folder("whence mend --out", out)
@@ -98,6 +100,8 @@ def mend(
     tasks = [spec.build() for spec in plan.tasks]  # errors in tasks and cures are raised before a model is loaded
     for spec, built in zip(plan.tasks, tasks, strict=True):
         spec.select_slots(built)
+        if spec.task == ITEMS and (warning := describe_suspect_items(built.items)):
+            print(f"warning: {built.name}:{warning}", file=sys.stderr)
     lm = probed_model.load(
         model, device, dtype, revision=revision, device_map=device_map, chat=chat, batch_tokens=batch_tokens
     )

@@ -79,6 +79,16 @@ class Cure(ABC):
         """The same cure with settings chosen on these prompts; itself if it has nothing to choose."""
         return self
 
+    def describe_effect(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> dict[str, Any] | None:
+        """The attention to each slot by the cure's main setting, for the report: ``setting``, ``values`` and ``slots``.
+
+        ``slots`` has a row for each value. None if the cure has no such figure.
+
+        Args:
+            prompts: with the same number of slots.
+        """
+        return None
+
     def unavailable(self, model: Any) -> str | None:
         """Why the cure cannot be applied to a model, in one sentence; None if it can."""
         try:

@@ -75,6 +75,7 @@ def collect_trial(folder: Path, command: str = "") -> Record:
             "chosen": about[label]["chosen"],
             "text": about[label]["text"],
             "search_seconds": about[label]["search_seconds"],
+            "effect": about[label].get("effect"),
             "verdict": contrasts[label].verdict,
             "contrast": contrasts[label].to_json(),
             **summarize(plan, judged[label]),

@@ -7,13 +7,17 @@ More keys flatten a softmax. The factor is by default ``max(1, ln(i+1) / ln(trai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
 from whence.hf.edits import AttentionEdit, EditedCall
 from whence.mend.cure import Cure, context_length
+from whence.mend.size_search import choose_by_loss
 from whence.position.log_temperature import PUBLISHED_LENGTHS, query_factor
+from whence.probe.probed_model import ProbedModel
+from whence.probe.tasks.task import Prompt
 from whence.validation import require_choice, require_integer, require_number
 
 
@@ -22,7 +26,8 @@ class LogN(Cure):
 
     Args:
         trained: the length up to which nothing changes; by default each form's published number, and the model's context
-            for ``"log"`` and ``"inkling"``, which have none.
+            for ``"log"`` and ``"inkling"``, which have none. ``search`` tries a half, a quarter and an eighth of the longest
+            prompt.
         form: ``"log"``, ``"llama4"``, ``"ministral3"`` or ``"inkling"``.
         strength: 0 changes nothing, 1 is the published factor.
     """
@@ -41,9 +46,22 @@ class LogN(Cure):
     def identity(self) -> LogN:
         return LogN(self.trained, self.form, 0.0)
 
+    def search(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> LogN:
+        """The trained length with the least loss of the answers, if none was given and no prompt exceeds the default.
+
+        In prompts within the trained length the published factor is 1, so the cure would change nothing.
+        """
+        longest = max(map(len, lm.all_tokens([prompt.text for prompt in prompts])), default=0)
+        if self.trained is not None or not 0 < longest <= self._default_length(lm.model):
+            return self
+        lengths = dict.fromkeys(max(2, longest // part) for part in (2, 4, 8))
+        return choose_by_loss(lm, prompts, [type(self)(one, self.form, self.strength) for one in lengths])
+
+    def _default_length(self, model: Any) -> int:
+        return PUBLISHED_LENGTHS[self.form] or context_length(model)
+
     def edits(self, model: Any) -> AttentionEdit:
-        trained = self.trained or PUBLISHED_LENGTHS[self.form] or context_length(model)
-        return LogNEdit(trained, self.form, self.strength)
+        return LogNEdit(self.trained or self._default_length(model), self.form, self.strength)
 
 
 class LogNEdit(AttentionEdit):

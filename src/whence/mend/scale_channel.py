@@ -44,7 +44,8 @@ PUBLISHED = {
     "Qwen1.5-7b": (1081, 0.2),
     "MPT-30b": (6926, 0.0),
 }
-CURVE_SCALES = (2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0)
+CURVE_SCALES = (2.0, 1.0, 0.5, 0.0, -1.0, -2.0)
+EFFECT_PROMPTS = 4  # over which the attention by scale is averaged in a report
 
 
 class ScaleChannel(Cure):
@@ -146,6 +147,13 @@ class ScaleChannel(Cure):
             return self.identity()
         best = min(trials, key=lambda trial: trial["loss"])
         return self._with(channel=best["channel"], scale=best["scale"])
+
+    def describe_effect(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> dict[str, Any] | None:
+        """The attention to each slot for scales above 1, between and below 0; None without a channel or layers."""
+        if self.channel is None or self.layers == [] or lm.capture_error:
+            return None
+        curves = attention_by_scale(lm, spread_prompts(prompts, EFFECT_PROMPTS), self.channel, layers=self.layers)
+        return {"setting": "scale", "values": curves["scales"], "slots": curves["slots"]}
 
     def search_losses(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
         """Every channel and scale that the search tries, in order, with the mean cross-entropy of the answers."""

@@ -144,13 +144,17 @@ class Trial:
             chosen[label] = with_settings(cure, record["chosen"]["settings"])
             return description, True
         start, started = time.perf_counter(), run_folder.utc_now()
-        best = cure.search(self.lm, self.search_prompts()) if isinstance(cure, Cure) else cure
+        prompts = self.search_prompts()
+        best = cure.search(self.lm, prompts) if isinstance(cure, Cure) else cure
         seconds = round(time.perf_counter() - start, 3)
+        alike = [prompt for prompt in prompts if len(prompt.slots) == len(prompts[0].slots)]
+        effect = best.describe_effect(self.lm, alike) if isinstance(best, Cure) else None
         content = {
             **about_cure(cure),
             "chosen": identify_intervention(best),
             "text": describe_intervention(identify_intervention(best)),
             "search_seconds": seconds,
+            "effect": effect,
             "costs": {UNTOUCHED: self._untouched_costs(), "cure": self._costs(best)},
             "started": started,
             "seconds": round(time.perf_counter() - start, 3),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from whence.report.formatting import format_number
 from whence.report.probe.charts import COLORS, Chart, draw_line, line_chart, slot_curves
 from whence.report.probe.sentences import SCORES
 
@@ -50,3 +51,26 @@ def gold_attention(findings: dict[str, Any], task: dict[str, Any], cures: Sequen
 
     words = f"{task['name']}: attention of the answering token to the gold by its slot"
     return line_chart(f"attention-{label}", words, draw, "slot", series, PERCENT, "%")
+
+
+def effect_curves(cure: dict[str, Any]) -> Chart | None:
+    """The attention to a token of each slot for several values of a cure's main setting; None if none was recorded."""
+    effect = cure["effect"]
+    if effect is None:
+        return None
+    slots = list(range(1, len(effect["slots"][0]) + 1))
+    series = {
+        f"{effect['setting']} {format_number(value, 1)}": (slots, shares)
+        for value, shares in zip(effect["values"], effect["slots"], strict=True)
+    }
+
+    def draw(axes: Axes) -> None:
+        for index, (name, (at, shares)) in enumerate(series.items()):
+            draw_line(axes, index, at, [PERCENT * share for share in shares], name)
+        axes.set_xticks(slots)
+        axes.set_xlabel("slot")
+        axes.set_ylabel("attention to a token of the slot (%)")
+        axes.grid(axis="y", color=COLORS["line"], linewidth=0.6)
+
+    words = f"{cure['title']}: attention of the answering token to each slot by {effect['setting']}"
+    return line_chart(f"effect-{cure['label']}", words, draw, "slot", series, PERCENT, "%")

@@ -158,14 +158,24 @@ def _attention(findings: dict[str, Any]) -> str:
     shown = findings["cures"][:SHOWN]
     drawn = [(task, charts.gold_attention(findings, task, shown)) for task in findings["tasks"]]
     cards = "".join(_figure(task["name"], chart_html(chart), "") for task, chart in drawn if chart is not None)
-    if not cards:
+    effects = [(cure["title"], charts.effect_curves(cure)) for cure in findings["cures"]]
+    drawn_effects = "".join(_figure(title, chart_html(chart), "") for title, chart in effects if chart is not None)
+    if not cards and not drawn_effects:
         return ""
-    return _section(
-        "why",
-        "Does attention follow the gold?",
+    gold = (
         "<p>The share of the answering token’s attention that goes to the gold as it moves, averaged over layers and heads.</p>"
-        f'<div class="figures">{cards}</div>',
+        f'<div class="figures">{cards}</div>'
+        if cards
+        else ""
     )
+    settings = (
+        "<h3>What the setting of a cure does to attention</h3><p>The answering token’s attention to a token of each slot, "
+        "averaged over prompts of the search half, heads and the layers that the cure changes. Scale 1 changes nothing.</p>"
+        f'<div class="figures">{drawn_effects}</div>'
+        if drawn_effects
+        else ""
+    )
+    return _section("why", "Does attention follow the gold?", gold + settings)
 
 
 def _shares(summary: dict[str, Any]) -> list[str]:
