@@ -32,7 +32,8 @@ def measure_costs(lm: ProbedModel, cure: Intervention | None, prompt: Prompt, ma
     The time to read a prompt includes the time in which a cure rewrites it. ``None`` is the untouched model. A ratio of two
     results is about the cure only if one process measured both.
     """
-    rewriting_seconds, rewriting = 0.0, []
+    rewriting_seconds = 0.0
+    rewriting: list[int] = []
     if isinstance(cure, Cure) and cure.rewrites_prompts:
         cure.rewrite(lm, prompt)  # the first time is slower
         start = time.perf_counter()
