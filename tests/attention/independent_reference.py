@@ -165,6 +165,26 @@ def rotary(width, layout, frequencies, attention_factor=1.0, length=None):
     return Part(rotate=turn, length=length)
 
 
+def learned_rotary(log_frequency, width, layout):
+    """Zhang et al. 2025: frequencies ``exp(log_frequency / 16)``."""
+    return rotary(width, layout, lambda length: (log_frequency / 16).exp().flatten())
+
+
+def xpos(width, layout, base, gamma, scale_base):
+    """Sun et al. 2022: each pair of q times ``zeta^(i / scale_base)``, of k times ``zeta^(-j / scale_base)``."""
+    turn = rotary(width, layout, lambda length: [base ** (-2 * c / width) for c in range(width // 2)]).rotate
+    zeta = torch.tensor([(2 * c / width + gamma) / (1 + gamma) for c in range(width // 2)], dtype=torch.float64)
+    zeta = torch.cat([zeta, zeta]) if layout == "half" else zeta.repeat_interleave(2)
+
+    def scaled(x, positions, power):
+        return x * (zeta ** (power * positions.double()[:, None] / scale_base)).to(x.dtype)
+
+    return Part(
+        rotate=lambda x, p, _: scaled(turn(x, p, None), p, 1),
+        rotate_keys=lambda x, p, _: scaled(turn(x, p, None), p, -1),
+    )
+
+
 def scaled_queries(factor):
     """``factor(positions [n])`` gives ``[n]`` or ``[heads, n]``, by which queries are multiplied."""
     return Part(rotate=lambda x, p, _: x * factor(p.clamp(min=0))[..., None], rotate_keys=lambda x, p, _: x)

@@ -255,11 +255,25 @@ def scalable_softmax(rng, heads, dim, value_dim):
     return Pair(mechanism, lambda state: plain.scalable_softmax(state["s"], state.get("b")), causal=True)
 
 
+def learned_rotary(rng, heads, dim, value_dim):
+    sets, layout = rng.choice([None, 1]), rng.choice(["half", "interleaved"])
+    mechanism = whence.LearnedRotary(dim, num_kv_heads=sets, base=rng.choice([10000.0, 50.0]), layout=layout)
+    return Pair(mechanism, lambda state: plain.learned_rotary(state["log_frequency"], dim, layout))
+
+
+def xpos(rng, heads, dim, value_dim):
+    layout, base = rng.choice(["half", "interleaved"]), rng.choice([10000.0, 50.0])
+    gamma, scale_base = rng.choice([0.4, 1.0]), rng.choice([512.0, 40.0])
+    mechanism = whence.XPos(base=base, layout=layout, gamma=gamma, scale_base=scale_base)
+    return Pair(mechanism, lambda state: plain.xpos(dim, layout, base, gamma, scale_base), causal=True)
+
+
 FORMULAS = {
     "NoPosition": no_position, "Sinusoidal": sinusoidal, "Learned": learned, "Rotary": rotary, "Shaw": shaw,
     "TransformerXL": transformer_xl, "T5Bias": t5, "Alibi": alibi, "Kerple": kerple, "Fire": fire, "Cope": cope,
     "Sandwich": sandwich, "Epar": epar, "PowerPrior": power_prior, "Recency": recency, "StableMask": stable_mask,
     "Sink": sink, "LogTemperature": log_temperature, "ScalableSoftmax": scalable_softmax,
+    "LearnedRotary": learned_rotary, "XPos": xpos,
 }  # fmt: skip
 
 
@@ -338,7 +352,8 @@ EFFECTS = {type(mechanism).__name__: mechanism.effects for mechanism in (entry.m
 def fit_dims(names, dim, value_dim):
     """The dimensions of heads that the named mechanisms allow: those of the catalogue may need even, equal ones."""
     if all(name in FORMULAS for name in names):
-        return dim, value_dim
+        even = dim + dim % 2 if {"LearnedRotary", "XPos"} & set(names) else dim  # these rotate the whole head
+        return even, value_dim
     return dim + dim % 2, dim + dim % 2
 
 

@@ -34,7 +34,9 @@ VARIANTS = {
     "Rotary yarn + Shaw values": lambda: (
         whence.Rotary(scaling=Yarn(4.0, original=8)) + whence.Shaw(8, acts_on="values", clip=3)
     ),
-    "StableMask learnable": lambda: whence.StableMask(4, context=12, learnable=True),
+    "StableMask learnable + LearnedRotary per key head": lambda: (
+        whence.StableMask(4, context=12, learnable=True) + whence.LearnedRotary(8, num_kv_heads=2)
+    ),
     "Rotary dynamic, sequence": lambda: whence.Rotary(scaling=DynamicNtk(4.0, original=4), length="sequence"),
     "Epar sequence": lambda: whence.Epar(length="sequence", learnable=True),
 }

@@ -144,6 +144,9 @@ def _infer_heads(position: Position) -> int:
     """The number of heads: declared, or inferred from the outputs of hooks."""
     if position.heads is not None:
         return position.heads
+    kv_heads = [n for part in position.parts if (n := getattr(part, "num_kv_heads", None)) is not None]
+    if kv_heads:
+        return 2 * max(kv_heads)  # so that half as many key heads suit it too
     probe = torch.arange(3, dtype=torch.float64)
     for part in position.parts:
         for hook in ("score_scale", "bias", "sink"):

@@ -17,6 +17,7 @@ from whence.position.fire import Fire
 from whence.position.free_table import FreeTable
 from whence.position.kerple import Kerple
 from whence.position.learned import Learned
+from whence.position.learned_rotary import LearnedRotary
 from whence.position.log_temperature import LogTemperature
 from whence.position.no_position import NoPosition
 from whence.position.power_prior import PowerPrior
@@ -31,6 +32,7 @@ from whence.position.sinusoidal import Sinusoidal
 from whence.position.stable_mask import StableMask
 from whence.position.t5 import T5Bias
 from whence.position.transformer_xl import TransformerXL
+from whence.position.xpos import XPos
 
 #: mechanisms: the names that ``whence`` exports, and that ``position/expression.py`` understands
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "FreeTable",
     "Kerple",
     "Learned",
+    "LearnedRotary",
     "LogTemperature",
     "NoPosition",
     "PowerPrior",
@@ -54,6 +57,7 @@ __all__ = [
     "StableMask",
     "T5Bias",
     "TransformerXL",
+    "XPos",
 ]
 
 #: classes that may be the value of a mechanism's argument, as in ``Rotary(scaling=Yarn(factor=4))``
@@ -65,6 +69,8 @@ SHORT_NAMES = {
     "sinusoidal": "Sinusoidal()",
     "learned": "Learned()",
     "rotary": "Rotary()",
+    "learned-rotary": "LearnedRotary()",
+    "xpos": "XPos()",
     "shaw": "Shaw()",
     "xl": "TransformerXL()",
     "t5": "T5Bias()",
@@ -100,6 +106,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Learned", lambda h, d: Learned(h * d, 512, std=0.3), "a learned vector per position added to the input", "arXiv 1705.03122"),
     Entry("Rotary", lambda h, d: Rotary(), "queries and keys rotated by their position", "arXiv 2104.09864"),
     Entry("Rotary, YaRN", lambda h, d: Rotary(scaling=Yarn(factor=4.0, original=64)), "rotary with low frequencies interpolated, for longer contexts", "arXiv 2309.00071"),
+    Entry("LearnedRotary", lambda h, d: LearnedRotary(d), "rotary with learned frequencies", "arXiv 2512.07805"),
+    Entry("XPos", lambda h, d: XPos(scale_base=32.0), "rotary with a decay of each pair of columns over distance", "arXiv 2212.10554"),
     Entry("Shaw", lambda h, d: Shaw(d, clip=16, std=0.3), "a learned vector per distance, added to keys and values", "arXiv 1803.02155"),
     Entry("TransformerXL", lambda h, d: TransformerXL(h, d), "scores against a projected sinusoid of the distance, plus two learned query vectors", "arXiv 1901.02860"),
     Entry("T5Bias", lambda h, d: T5Bias(h, std=1.0), "a learned bias for each bucket of distances", "arXiv 1910.10683"),

@@ -108,24 +108,10 @@ class Rotary(Position):
             length = 1 + torch.maximum(q_positions.amax(-1, keepdim=True), k_positions.amax(-1, keepdim=True))
         frequencies = self.frequencies(self.resolve_rotary_dim(q.shape[-1]), length, dtype=dtype, device=q.device)
         frequencies = frequencies.reshape(-1, 1, 1, frequencies.shape[-1])  # the axes of q: batch, head, row, pair
-        return self._rotate(q, q_positions, frequencies), self._rotate(k, k_positions, frequencies)
-
-    def _rotate(self, x: Tensor, positions: Tensor, frequencies: Tensor) -> Tensor:
-        rotary_dim = 2 * frequencies.shape[-1]
-        angle = positions[:, None, :, None] * frequencies
-        if torch.compiler.is_compiling() and not torch_modes.is_exporting() and not angle.requires_grad:
-            cos, sin = torch.ops.whence.cos_sin.default(angle)
-        else:
-            cos, sin = angle.cos(), angle.sin()
-        cos, sin = cos * self.attention_factor, sin * self.attention_factor
-        if self.layout == "half":
-            first, second = x[..., : rotary_dim // 2], x[..., rotary_dim // 2 : rotary_dim]
-            rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-        else:
-            first, second = x[..., 0:rotary_dim:2], x[..., 1:rotary_dim:2]
-            rotated = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
-        rotated = rotated.to(x.dtype)
-        return rotated if rotary_dim == x.shape[-1] else torch.cat((rotated, x[..., rotary_dim:]), dim=-1)
+        return (
+            rotate_pairs(q, q_positions, frequencies, self.layout, self.attention_factor),
+            rotate_pairs(k, k_positions, frequencies, self.layout, self.attention_factor),
+        )
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "base", self.base
@@ -134,6 +120,31 @@ class Rotary(Position):
             yield "rotary_dim", self.rotary_dim
         if self.scaling is not None:
             yield "scaling", self.scaling
+
+
+def rotate_pairs(
+    x: Tensor, positions: Tensor, frequencies: Tensor, layout: str, factor: float | Tensor = 1.0
+) -> Tensor:
+    """Rotate each pair of x ``[B, H, n, D]`` by position ``[B or 1, n]`` times frequency, and multiply it by ``factor``.
+
+    ``frequencies`` and a tensor ``factor`` end in the pairs and broadcast with the axes batch, head and row. Columns beyond
+    the pairs stay.
+    """
+    rotary_dim = 2 * frequencies.shape[-1]
+    angle = positions[:, None, :, None] * frequencies
+    if torch.compiler.is_compiling() and not torch_modes.is_exporting() and not angle.requires_grad:
+        cos, sin = torch.ops.whence.cos_sin.default(angle)
+    else:
+        cos, sin = angle.cos(), angle.sin()
+    cos, sin = cos * factor, sin * factor
+    if layout == "half":
+        first, second = x[..., : rotary_dim // 2], x[..., rotary_dim // 2 : rotary_dim]
+        rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    else:
+        first, second = x[..., 0:rotary_dim:2], x[..., 1:rotary_dim:2]
+        rotated = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+    rotated = rotated.to(x.dtype)
+    return rotated if rotary_dim == x.shape[-1] else torch.cat((rotated, x[..., rotary_dim:]), dim=-1)
 
 
 def _length(scaling: Scaling | None, length: str | None, context: int | None) -> str | None:
