@@ -170,14 +170,14 @@ def learned_rotary(log_frequency, width, layout):
     return rotary(width, layout, lambda length: (log_frequency / 16).exp().flatten())
 
 
-def xpos(width, layout, base, gamma, scale_base):
-    """Sun et al. 2022: each pair of q times ``zeta^(i / scale_base)``, of k times ``zeta^(-j / scale_base)``."""
+def xpos(width, layout, base, gamma, scale_base, center):
+    """Sun et al. 2022: a pair of q times ``zeta^((i - m) / scale_base)``, of k times ``zeta^(-(j - m) / scale_base)``."""
     turn = rotary(width, layout, lambda length: [base ** (-2 * c / width) for c in range(width // 2)]).rotate
     zeta = torch.tensor([(2 * c / width + gamma) / (1 + gamma) for c in range(width // 2)], dtype=torch.float64)
     zeta = torch.cat([zeta, zeta]) if layout == "half" else zeta.repeat_interleave(2)
 
     def scaled(x, positions, power):
-        return x * (zeta ** (power * positions.double()[:, None] / scale_base)).to(x.dtype)
+        return x * (zeta ** (power * (positions.double()[:, None] - center) / scale_base)).to(x.dtype)
 
     return Part(
         rotate=lambda x, p, _: scaled(turn(x, p, None), p, 1),

@@ -27,6 +27,7 @@ def test_scores_depend_on_distance_alone():
     wanted = score(XPos(), q, k, 700, 0)
     for shift in (1, 300, 20_000):
         assert score(XPos(), q, k, 700 + shift, shift) == pytest.approx(wanted, rel=1e-9)
+        assert score(XPos(center=shift), q, k, 700, 0) == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize("length", [7, 40])
@@ -48,9 +49,9 @@ def test_without_decay_it_is_rotary():
 
 @torch.no_grad()
 def test_far_keys_decode_as_in_one_pass_in_half_precision():
-    """The authors' reference position would move with each token; factors of its own size would overflow."""
+    """The authors' center would move with each token. Far from a center of 0, a factor would overflow."""
     torch.manual_seed(0)
-    layer = Attention(8, 2, XPos(), causal=True).to(torch.float16)
+    layer = Attention(8, 2, XPos(center=4006), causal=True).to(torch.float16)
     x, cache = torch.randn(1, 24, 8).to(torch.float16), KVCache()
     far = torch.cat([torch.arange(12), torch.arange(8000, 8012)])
     whole = layer(x, positions=far)
@@ -67,7 +68,7 @@ def test_it_exports_and_so_do_learned_frequencies():
 
 
 def test_what_it_says_of_itself_and_refuses():
-    assert repr(XPos()) == "XPos(base=10000, layout='interleaved', gamma=0.4, scale_base=512)"
+    assert repr(XPos()) == "XPos(base=10000, layout='interleaved', gamma=0.4, scale_base=512, center=0)"
     x = torch.randn(1, 2, 4, 6)
     with pytest.raises(WhenceError, match=r"causal=False.*pass causal=True"):
         attend(x, x, x, position=XPos())

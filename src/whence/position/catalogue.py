@@ -107,7 +107,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Rotary", lambda h, d: Rotary(), "queries and keys rotated by their position", "arXiv 2104.09864"),
     Entry("Rotary, YaRN", lambda h, d: Rotary(scaling=Yarn(factor=4.0, original=64)), "rotary with low frequencies interpolated, for longer contexts", "arXiv 2309.00071"),
     Entry("LearnedRotary", lambda h, d: LearnedRotary(d), "rotary with learned frequencies", "arXiv 2512.07805"),
-    Entry("XPos", lambda h, d: XPos(scale_base=32.0), "rotary with a decay of each pair of columns over distance", "arXiv 2212.10554"),
+    Entry("XPos", lambda h, d: XPos(center=2048.0), "rotary with a decay of each pair of columns over distance", "arXiv 2212.10554"),
     Entry("Shaw", lambda h, d: Shaw(d, clip=16, std=0.3), "a learned vector per distance, added to keys and values", "arXiv 1803.02155"),
     Entry("TransformerXL", lambda h, d: TransformerXL(h, d), "scores against a projected sinusoid of the distance, plus two learned query vectors", "arXiv 1901.02860"),
     Entry("T5Bias", lambda h, d: T5Bias(h, std=1.0), "a learned bias for each bucket of distances", "arXiv 1910.10683"),

@@ -4,11 +4,10 @@
     score  = sum over pairs of zeta_c^(distance / scale_base) * (rotated pair of q) . (rotated pair of k)
 
 Queries are multiplied by ``zeta^((i - m) / scale_base)`` and keys by ``zeta^(-(j - m) / scale_base)``; m cancels in the
-score. The authors' code (torchscale) decides: gamma 0.4, scale_base 512, adjacent columns as pairs, m half of the current
-length. That m moves with every decoded token, which is wrong where rotated keys are cached. Here keys are cached before the
-rotation, so m may follow the keys: it is the middle between the first and the last position of a row's keys, which
-keeps both factors as small as possible. They still overflow half precision where keys lie more than about 9000 positions
-apart, and float32 where they lie more than about 70 000 apart.
+score. The authors' code (torchscale) decides: gamma 0.4, scale_base 512, adjacent columns as pairs. There m is half of the
+current length, so it moves with every decoded token, which is wrong where rotated keys are cached. Here m is a fixed number,
+``center``. One of the two factors overflows float16 about 4500 positions from it, float32 and bfloat16 about 36 000; half of
+the longest length is the best choice.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ class XPos(Position):
         layout: ``"interleaved"`` as published, or ``"half"``: which columns form a pair.
         gamma: the decay of the highest frequency is ``gamma / (1 + gamma)`` over ``scale_base`` positions.
         scale_base: number of positions over which a pair is multiplied by its zeta.
+        center: the position m. It does not change the score, only the range of the factors.
 
     >>> q = torch.tensor([[[[1.0, 0.0, 0.0, 0.0]]]])
     >>> q, k = XPos().rotate(q, q, torch.tensor([[512]]), torch.tensor([[0]]))
@@ -42,13 +42,20 @@ class XPos(Position):
     causal_only = True  # keys after the query would gain weight with distance
 
     def __init__(
-        self, *, base: float = 10000.0, layout: str = "interleaved", gamma: float = 0.4, scale_base: float = 512.0
+        self,
+        *,
+        base: float = 10000.0,
+        layout: str = "interleaved",
+        gamma: float = 0.4,
+        scale_base: float = 512.0,
+        center: float = 0.0,
     ) -> None:
         super().__init__()
         self.base = require_base("XPos", base)
         self.layout = require_choice("XPos", "layout", layout, ("half", "interleaved"))
         self.gamma = require_number("XPos", "gamma", gamma, above=0, remedy="use 0.4, as published")
         self.scale_base = require_number("XPos", "scale_base", scale_base, low=1, remedy="use 512, as published")
+        self.center = require_number("XPos", "center", center, remedy="pass half of the longest length")
 
     def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         head_dim, dtype = q.shape[-1], torch.promote_types(q.dtype, torch.float32)
@@ -57,10 +64,9 @@ class XPos(Position):
         share = torch.arange(0, head_dim, 2, dtype=dtype, device=q.device) / head_dim
         frequencies, log_zeta = torch.pow(self.base, -share), torch.log((share + self.gamma) / (1 + self.gamma))
         q_positions, k_positions = q_positions.to(dtype), k_positions.to(dtype)
-        middle = (k_positions.amin(-1, keepdim=True) + k_positions.amax(-1, keepdim=True)) / 2
         rotated = []
         for x, positions, sign in ((q, q_positions, 1), (k, k_positions, -1)):
-            steps = sign * (positions - middle) / self.scale_base
+            steps = sign * (positions - self.center) / self.scale_base
             factor = torch.exp(steps[:, None, :, None] * log_zeta)
             rotated.append(rotate_pairs(x, positions, frequencies, self.layout, factor))
         return rotated[0], rotated[1]
@@ -70,3 +76,4 @@ class XPos(Position):
         yield "layout", self.layout
         yield "gamma", self.gamma
         yield "scale_base", self.scale_base
+        yield "center", self.center
