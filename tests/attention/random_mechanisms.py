@@ -263,7 +263,7 @@ def learned_rotary(rng, heads, dim, value_dim):
 
 def xpos(rng, heads, dim, value_dim):
     layout, base = rng.choice(["half", "interleaved"]), rng.choice([10000.0, 50.0])
-    gamma, scale_base = rng.choice([0.4, 1.0]), rng.choice([512.0, 40.0])
+    gamma, scale_base = rng.choice([0.4, 1.0]), rng.choice([512.0, 2000.0])
     center = rng.choice([0.0, 9.0])
     mechanism = whence.XPos(base=base, layout=layout, gamma=gamma, scale_base=scale_base, center=center)
     return Pair(mechanism, lambda state: plain.xpos(dim, layout, base, gamma, scale_base, center), causal=True)

@@ -163,9 +163,10 @@ def draw_positions(rng, batch, rows, keys, mechanism, arguments, *, far, fused):
         return {}
     if not free and rng.random() < 0.5:
         return {}
-    start = rng.choice(
-        [0, 0, 3, 200] if any(one.mechanism.at_input() for one in mechanism.pairs) else [0, 3, 200, 5000]
-    )
+    starts = [0, 0, 3, 200] if any(one.mechanism.at_input() for one in mechanism.pairs) else [0, 3, 200, 5000]
+    if not far and any(type(one.mechanism).__name__ == "LearnedRotary" for one in mechanism.pairs):
+        starts = [0, 0, 3, 20]  # the gradient of a frequency is a difference of terms as large as the positions
+    start = rng.choice(starts)
     dtype = rng.choice([torch.int64, torch.int64, torch.int32, torch.int16])
     kind = "run" if fused else rng.choice(["run", "run by row", "any", "any", "any by row", "any by row", "fractional"])
     if kind == "fractional" and mechanism.any("whole"):
