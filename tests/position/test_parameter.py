@@ -11,7 +11,7 @@ from whence.errors import WhenceError
 from whence.position.parameter import BoundedParameter
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(value=st.floats(1e-6, 1e6), learnable=st.booleans())
 def test_initial_value(value, learnable):
     got = BoundedParameter("x", value, heads=None, learnable=learnable)()
