@@ -51,6 +51,7 @@ API = (
     "whence.lab.executors",
     "whence.lab.experiment",
     "whence.lab.tasks",
+    "whence.discover",
     "whence.probe",
     "whence.mend",
     "whence.bench",

@@ -1,0 +1,85 @@
+"""Few kinds of heads, each with its formula.
+
+Heads whose own formula is ``no effect`` are one kind. The others are clustered by the correlation of their curves
+(average linkage). Of all cuts of the tree the one with the shortest description is chosen: a kind shares the parameters
+of its shapes, and each head has an amplitude of its own, so heads that differ only in strength are cheaper together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+
+from whence.discover.curves import Curves
+from whence.discover.fitting import NO_EFFECT
+from whence.discover.naming import Naming, name_formula
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Heads of one formula."""
+
+    heads: tuple[int, ...]
+    naming: Naming
+
+    @property
+    def name(self) -> str:
+        return self.naming.name
+
+    def describe(self) -> str:
+        """The heads and the formula of the first of them."""
+        heads = ", ".join(map(str, self.heads))
+        return f"head{'s' if len(self.heads) > 1 else ''} {heads}: {self.name}; {self.naming.fit.describe()}"
+
+
+def discover(curves: Curves, *, pairs: bool = True) -> list[Kind]:
+    """The kinds of heads in learned curves, each with its formula; the largest kind first.
+
+    Args:
+        curves: learned values over distance.
+        pairs: also try sums and products of two shapes.
+    """
+    alone = {head: name_formula(curves, [head], pairs=pairs) for head in range(curves.heads)}
+    without = tuple(head for head, naming in alone.items() if naming.name == NO_EFFECT)
+    active = [head for head in alone if head not in without]
+    groups = _choose_groups(curves, active, alone, pairs)
+    kinds = [Kind(group, naming) for group, naming in groups.items()]
+    if without:
+        kinds.append(Kind(without, alone[without[0]] if len(without) == 1 else _name_null(curves, without)))
+    return sorted(kinds, key=lambda kind: (-len(kind.heads), kind.heads))
+
+
+def _name_null(curves: Curves, heads: tuple[int, ...]) -> Naming:
+    """The formula ``no effect`` for several heads, first whatever else fits them together."""
+    together = name_formula(curves, heads, pairs=False)
+    ranking = sorted(together.ranking, key=lambda one: one.fit.name != NO_EFFECT)
+    return Naming(heads, tuple(ranking))
+
+
+def _choose_groups(
+    curves: Curves, heads: list[int], alone: dict[int, Naming], pairs: bool
+) -> dict[tuple[int, ...], Naming]:
+    namings = {(head,): alone[head] for head in heads}
+    if len(heads) < 2:
+        return namings
+    shapes = curves.mean[heads] - curves.mean[heads].mean(1, keepdims=True)
+    tree = linkage(shapes / np.linalg.norm(shapes, axis=1, keepdims=True), "average")
+    best, shortest = [(head,) for head in heads], _total_bits([(head,) for head in heads], namings)
+    for kinds in range(len(heads) - 1, 0, -1):
+        labels = fcluster(tree, kinds, "maxclust")
+        groups = [
+            tuple(h for h, own in zip(heads, labels, strict=True) if own == label) for label in sorted(set(labels))
+        ]
+        for group in groups:
+            if group not in namings:
+                namings[group] = name_formula(curves, group, pairs=pairs)
+        total = _total_bits(groups, namings)
+        if total < shortest:
+            best, shortest = groups, total
+    return {group: namings[group] for group in best}
+
+
+def _total_bits(groups: list[tuple[int, ...]], namings: dict[tuple[int, ...], Naming]) -> float:
+    return sum(namings[group].ranking[0].bits for group in groups)

@@ -1,0 +1,155 @@
+"""Known curves with noise over seeds are named; what softmax cannot see changes nothing; the committed record holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from whence import records
+from whence.discover import Curves, discover, name_formula
+from whence.discover.curves import align_heads
+from whence.discover.fitting import NO_EFFECT, Candidate, Problem, list_candidates
+from whence.discover.shapes import SHAPES
+from whence.errors import WhenceError
+from whence.position.free_table import table_knots
+
+RECORD = Path(__file__).resolve().parents[2] / "benchmarks" / "records" / "discovery.json"
+KNOTS = np.array(table_knots(8, 3, 128), float)
+PLANTED = {
+    "exponential": ("bias", lambda d: 1.5 * np.exp(-d / 15), {"amplitude": 1.5, "s": 15.0}),
+    "power": ("bias", lambda d: -0.5 * d**0.5, {"amplitude": -0.5, "p": 0.5}),
+    "bump": ("bias", lambda d: 2 * np.exp(-(((d - 6) / 3) ** 2)), {"amplitude": 2.0, "centre": 6.0, "width": 3.0}),
+    "exponential with floor": ("scale", lambda d: (1 + 1.5 * np.exp(-d / 20)) / 2.5, {"strength": 1.5, "s": 20.0}),
+    "linear": ("bias", lambda d: -0.05 * d, {"amplitude": -0.05}),
+}
+
+
+def draw(curve, hook="bias", noise=0.03, seeds=5, seed=0, correlation=0.5) -> Curves:
+    """Curves of some seeds with noise that neighbouring knots share in part."""
+    steps = np.random.default_rng(seed).normal(size=(seeds, len(KNOTS)))
+    for knot in range(1, len(KNOTS)):
+        steps[:, knot] = correlation * steps[:, knot - 1] + (1 - correlation**2) ** 0.5 * steps[:, knot]
+    exact = curve(KNOTS)
+    return Curves(KNOTS, exact + noise * (np.ptp(exact) or 1.0) * steps, hook)
+
+
+@pytest.mark.parametrize("family", PLANTED)
+def test_a_planted_curve_is_named_with_its_parameters(family: str) -> None:
+    hook, curve, wanted = PLANTED[family]
+    named = name_formula(draw(curve, hook), pairs=False)
+    assert named.name == family
+    assert named.fit.values == pytest.approx(wanted, rel=0.1)
+
+
+@pytest.mark.parametrize("hook", ["bias", "scale"])
+def test_curves_without_effect_are_named_so(hook: str) -> None:
+    assert name_formula(draw(lambda d: 0 * d + 1, hook, 0.1), pairs=False).name == NO_EFFECT
+
+
+def test_a_sum_of_two_is_named_as_one() -> None:
+    named = name_formula(draw(lambda d: -0.05 * d + 4.0 * (d == 1), noise=0.01, seeds=3))
+    assert named.name.endswith(" plus one distance")
+    assert named.fit.values["centre2"] == 1 and named.fit.values["amplitude2"] == pytest.approx(4.0, rel=0.1)
+
+
+def test_softmax_cannot_see_the_level_of_a_seed() -> None:
+    bias, scale = draw(PLANTED["power"][1]), draw(PLANTED["exponential with floor"][1], "scale")
+    levels = np.array([3.0, -1.0, 0.5, 10.0, 2.0])[:, None, None]
+    shifted, stretched = Curves(KNOTS, bias.values + levels), Curves(KNOTS, scale.values * levels, "scale")
+    for before, after in ((bias, shifted), (scale, stretched)):
+        np.testing.assert_allclose(after.mean, before.mean, atol=1e-9)
+        candidate = Candidate((next(shape for shape in SHAPES if shape.name == "exponential"),))
+        fits = [Problem(curves, [0]).fit(candidate) for curves in (before, after)]
+        assert fits[0].values == pytest.approx(fits[1].values, rel=1e-4)
+
+
+def test_a_noisy_knot_counts_less() -> None:
+    exact, far = -0.05 * KNOTS, len(KNOTS) - 1
+    noise = 0.01 * np.random.default_rng(0).normal(size=(5, len(KNOTS)))
+    noise[:, far] = [1.9, 1.1, -0.5, 1.6, -0.6]
+    curves = Curves(KNOTS, exact + noise)
+    fit = Problem(curves, [0]).fit(Candidate((SHAPES[0],)))
+    assert fit.values["amplitude"] == pytest.approx(-0.05, rel=0.05)
+    assert curves.standard_error[0, far] > 5 * curves.standard_error[0, 3]
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.8])
+def test_the_correlation_of_neighbours_is_estimated(correlation: float) -> None:
+    found = [draw(lambda d: 0 * d, seeds=6, seed=s, correlation=correlation).correlation for s in range(20)]
+    assert np.mean(found) == pytest.approx(correlation, abs=0.1)
+
+
+def test_the_fit_is_the_least_squares_solution() -> None:
+    """Against the normal equations with the whole covariance matrix."""
+    curves = draw(PLANTED["power"][1], seed=3)
+    fit = Problem(curves, [0]).fit(Candidate((SHAPES[0],)))
+    error = curves.standard_error[0]
+    steps = np.abs(np.subtract.outer(range(len(KNOTS)), range(len(KNOTS))))
+    weight = np.linalg.inv(np.outer(error, error) * curves.correlation**steps)
+    design = np.stack([np.ones_like(KNOTS), KNOTS], 1)
+    wanted = np.linalg.solve(design.T @ weight @ design, design.T @ weight @ curves.mean[0])
+    np.testing.assert_allclose(fit.coefficients[0], wanted, rtol=1e-6)
+    left = curves.mean[0] - design @ wanted
+    assert fit.chi_square == pytest.approx(left @ weight @ left)
+
+
+def test_heads_that_differ_in_strength_are_one_kind() -> None:
+    curves = [lambda d: -0.05 * d, lambda d: 0 * d, lambda d: -0.02 * d]
+    values = np.stack([draw(curve, noise=0.03, seed=n).values[:, 0] for n, curve in enumerate(curves)], 1)
+    kinds = discover(Curves(KNOTS, values), pairs=False)
+    assert [(kind.heads, kind.name) for kind in kinds] == [((0, 2), "linear"), ((1,), NO_EFFECT)]
+    assert kinds[0].naming.fit.coefficients[:, 1] == pytest.approx([-0.05, -0.02], rel=0.1)
+    assert kinds[0].describe().startswith("heads 0, 2: linear; bias = -0.0")
+
+
+def test_heads_of_seeds_are_put_in_one_order() -> None:
+    first = np.stack([-0.1 * KNOTS, np.exp(-KNOTS), 0 * KNOTS])
+    second = first[[2, 0, 1]] + 5.0
+    np.testing.assert_allclose(align_heads(np.stack([first, second]))[1], first + 5.0)
+
+
+def test_one_seed_suffices_for_a_clear_curve() -> None:
+    assert name_formula(draw(PLANTED["bump"][1], noise=0.005, seeds=1), pairs=False).name == "bump"
+
+
+def test_every_family_has_few_parameters() -> None:
+    singles = [candidate for candidate in list_candidates("bias") if len(candidate.shapes) == 1]
+    assert len(singles) >= 20 and all(1 <= len(c.parameters) + c.terms <= 3 for c in singles)
+
+
+def test_the_committed_record_recovers_nine_of_ten() -> None:
+    record = records.read(RECORD)
+    assert record["spec"]["runs"] >= 10 and record["spec"]["seeds"] == 5
+    assert {"EPAR", "power prior", "bump", "exponential", "no effect, bias", "no effect, scale"} <= set(
+        record["results"]
+    )
+    for name, row in record["results"].items():
+        recovered = sum(
+            run["named"] == row["family"] and all(error <= 0.1 for error in run["errors"].values())
+            for run in row["runs"]
+        )
+        assert recovered == row["recovered"] >= 0.9 * len(row["runs"]) == 0.9 * record["spec"]["runs"], name
+
+
+@pytest.mark.parametrize(
+    "arguments, parts",
+    [
+        ({"hook": "rotate"}, ("hook", "'rotate'", "'bias' or 'scale'")),
+        ({"distances": [0, 1, 1, 2, 3, 4, 5, 6]}, ("distances", "[8]", "knots of a FreeTable")),
+        ({"values": np.zeros((2, 1, 5))}, ("values", "[2, 1, 5]", "[seeds, heads, 8]")),
+        ({"values": np.full((2, 8), np.nan)}, ("values", "NaN", "diverged")),
+        ({"values": np.zeros((2, 8)), "hook": "scale"}, ("values", "mean 0", "hook='bias'")),
+    ],
+)
+def test_wrong_curves_are_refused(arguments: dict, parts: tuple[str, ...]) -> None:
+    usual = {"distances": np.arange(8.0), "values": np.zeros((2, 8))}
+    with pytest.raises(WhenceError) as error:
+        Curves(**usual | arguments)
+    assert all(part in str(error.value) for part in parts)
+
+
+def test_a_wrong_head_is_refused() -> None:
+    with pytest.raises(WhenceError, match=r"heads.*\[1\].*below 1.*at least one"):
+        name_formula(Curves(np.arange(8.0), np.zeros((2, 8))), [1])
