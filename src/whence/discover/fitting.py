@@ -92,7 +92,7 @@ def list_candidates(hook: str) -> list[Candidate]:
     offsets = {shape.name: (True, False) if hook == "scale" and shape.decays else (True,) for shape in SHAPES}
     found = [Candidate()]
     found += [Candidate((shape,), offset=offset) for shape in SHAPES for offset in offsets[shape.name]]
-    return found + [*_list_pairs()]
+    return [*found, *_list_pairs()]
 
 
 def _list_pairs() -> Iterator[Candidate]:

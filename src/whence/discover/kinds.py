@@ -61,12 +61,13 @@ def _name_null(curves: Curves, heads: tuple[int, ...]) -> Naming:
 def _choose_groups(
     curves: Curves, heads: list[int], alone: dict[int, Naming], pairs: bool
 ) -> dict[tuple[int, ...], Naming]:
-    namings = {(head,): alone[head] for head in heads}
+    namings: dict[tuple[int, ...], Naming] = {(head,): alone[head] for head in heads}
     if len(heads) < 2:
         return namings
     shapes = curves.mean[heads] - curves.mean[heads].mean(1, keepdims=True)
     tree = linkage(shapes / np.linalg.norm(shapes, axis=1, keepdims=True), "average")
-    best, shortest = [(head,) for head in heads], _total_bits([(head,) for head in heads], namings)
+    best: list[tuple[int, ...]] = [(head,) for head in heads]
+    shortest = _total_bits(best, namings)
     for kinds in range(len(heads) - 1, 0, -1):
         labels = fcluster(tree, kinds, "maxclust")
         groups = [
