@@ -18,7 +18,6 @@ from whence.position.free_table import table_knots
 RECORD = Path(__file__).resolve().parents[2] / "benchmarks" / "records" / "discovery.json"
 KNOTS = np.array(table_knots(8, 3, 128), float)
 PLANTED = {
-    "exponential": ("bias", lambda d: 1.5 * np.exp(-d / 15), {"amplitude": 1.5, "s": 15.0}),
     "power": ("bias", lambda d: -0.5 * d**0.5, {"amplitude": -0.5, "p": 0.5}),
     "bump": ("bias", lambda d: 2 * np.exp(-(((d - 6) / 3) ** 2)), {"amplitude": 2.0, "centre": 6.0, "width": 3.0}),
     "exponential with floor": ("scale", lambda d: (1 + 1.5 * np.exp(-d / 20)) / 2.5, {"strength": 1.5, "s": 20.0}),
