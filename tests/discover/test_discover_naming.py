@@ -1,13 +1,10 @@
-"""Known curves with noise over seeds are named; what softmax cannot see changes nothing; the committed record holds."""
+"""Known curves with noise over seeds are named; what softmax cannot see changes nothing."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from whence import records
 from whence.discover import Curves, discover, name_formula
 from whence.discover.curves import align_heads
 from whence.discover.fitting import NO_EFFECT, Candidate, Problem, list_candidates
@@ -15,7 +12,6 @@ from whence.discover.shapes import SHAPES
 from whence.errors import WhenceError
 from whence.position.free_table import table_knots
 
-RECORD = Path(__file__).resolve().parents[2] / "benchmarks" / "records" / "discovery.json"
 KNOTS = np.array(table_knots(8, 3, 128), float)
 PLANTED = {
     "power": ("bias", lambda d: -0.5 * d**0.5, {"amplitude": -0.5, "p": 0.5}),
@@ -116,20 +112,6 @@ def test_one_seed_suffices_for_a_clear_curve() -> None:
 def test_every_family_has_few_parameters() -> None:
     singles = [candidate for candidate in list_candidates("bias") if len(candidate.shapes) == 1]
     assert len(singles) >= 20 and all(1 <= len(c.parameters) + c.terms <= 3 for c in singles)
-
-
-def test_the_committed_record_recovers_nine_of_ten() -> None:
-    record = records.read(RECORD)
-    assert record["spec"]["runs"] >= 10 and record["spec"]["seeds"] == 5
-    assert {"EPAR", "power prior", "bump", "exponential", "no effect, bias", "no effect, scale"} <= set(
-        record["results"]
-    )
-    for name, row in record["results"].items():
-        recovered = sum(
-            run["named"] == row["family"] and all(error <= 0.1 for error in run["errors"].values())
-            for run in row["runs"]
-        )
-        assert recovered == row["recovered"] >= 0.9 * len(row["runs"]) == 0.9 * record["spec"]["runs"], name
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ SHORTLIST = 6  # formulas that are refined and predict held-out data
 FOLDS = 2
 ALPHA = 0.05  # error rate of all comparisons of held-out errors with the best together
 LARGEST_ERROR = 1e6  # a fit to half the knots may explode at the others
-EVIDENCE = 6.0  # bits that any effect must save over no effect
+EVIDENCE = 10.0  # bits that any effect must save over no effect
 MOST_SEEDS = 5  # left out one after the other
 
 
