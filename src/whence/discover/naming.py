@@ -100,7 +100,7 @@ def name_formula(curves: Curves, heads: Sequence[int] | None = None, *, pairs: b
     fits = [min((problem.refine(c, s) for s in starts), key=lambda f: f.chi_square) for _, c, starts in short]
     errors = np.stack([_held_out_errors(curves, chosen, fit) for fit in fits])  # [formulas, blocks]
     best = int(errors.mean(1).argmin())
-    critical = float(t.ppf(1 - ALPHA / (2 * len(fits)), errors.shape[1] - 1))
+    critical = float(t.ppf(1 - ALPHA / (2 * len(candidates)), errors.shape[1] - 1))  # any of them could be the best
     ranked = []
     for fit, own in zip(fits, errors, strict=True):
         excess = own - errors[best]
