@@ -47,7 +47,7 @@ def command_for(claim: dict[str, Any], studies: dict[str, str]) -> str:
     """The command that makes the record of a claim; empty if nothing does."""
     if not claim["record"] and claim["by"] == "step_time":
         return "python benchmarks/train_step.py"
-    if not claim["record"]:
+    if not claim["record"] and (claim["method"] != "compute" or "study" in claim["arguments"]):
         return studies.get(claim["arguments"].get("study", ""), "")
     if claim["method"] == "compute":
         return f"whence claims --update --source {claim['source']}"

@@ -29,3 +29,23 @@ def test_an_unknown_study_has_no_command():
     claim = {"method": "read", "source": "epar", "record": "results/epar_when/no-such-study-0123456789ab"}
     with pytest.raises(KeyError, match="no-such-study"):
         papers_table.command_for(claim, {})
+
+
+def test_items_of_the_sources_name_commands_and_records_that_exist():
+    text = papers_table.README.read_text().split("<!-- items -->")[1].split("<!-- end items -->")[0]
+    rows = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in text.strip().splitlines()[2:]]
+    studies = {command.split()[2] for command in papers_table.study_commands().values()} | {"epar/all"}
+    assert len(rows) > 20 and {row[0].partition(",")[0] for row in rows} == {
+        "EPAR",
+        "Prior",
+        "Survey",
+        "Pointer",
+        "Speeches",
+    }
+    for item, command, record, result in rows:
+        for name in re.findall(r"whence run ([a-z_/]+)", command):
+            assert name in studies, item
+        for path in re.findall(r"`([^`]+)`", record):
+            folder = papers_table.FOLDER / path.rstrip("/")
+            assert folder.is_dir() or folder.with_name(f"{folder.name}.zip").is_file(), item
+        assert command != "none" or result.startswith(("not yet", "not reproduced")), item

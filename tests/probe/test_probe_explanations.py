@@ -8,7 +8,7 @@ import torch
 
 from whence.errors import WhenceError
 from whence.probe import analyses
-from whence.probe.arrays import attention_rows, channels, geometry
+from whence.probe.arrays import attention_rows, channels, geometry, growth
 from whence.probe.plan import Plan, TaskSpec
 from whence.probe.probed_model import tiny_random_model
 
@@ -229,3 +229,45 @@ def test_texts_without_position_have_none_in_both_halves():
     smooth = normal(40, 12, 70, 6, seed=3).unfold(2, 7, 1).mean(-1)
     actual = [geometry.in_both_halves(states, 4, seed=number) for number, states in enumerate(smooth)]
     assert sum(one is not None for one in actual) <= 6  # one in twenty is expected of forty
+
+
+def plant_growth(texts, seed, layers=6, tokens=120, width=16):
+    """States of noise in which channel 3 rises along the text, more in each layer, and whose size grows with depth."""
+    rise = torch.linspace(-1, 1, tokens, **F64)
+    for index in range(texts):
+        states = normal(layers, tokens, width, seed=1000 * seed + index)
+        for layer in range(layers):
+            states[layer, :, 3] += layer * rise
+            states[layer] *= 10**layer
+        yield states
+
+
+def test_the_share_of_each_channel_is_that_of_the_decomposition():
+    states = list(plant_growth(5, 0))
+    actual = growth.split_variance(states)
+    later = torch.stack(states)[:, :, 12:]
+    for layer, channel in ((0, 3), (4, 3), (4, 7)):
+        parts = geometry.decompose(later[:, layer, :, channel, None])
+        assert float(actual.shares[layer, channel]) == pytest.approx(parts.position_beyond_chance, abs=1e-9)
+    constant = growth.split_variance([torch.ones(2, 40, 3), torch.ones(2, 40, 3)])
+    assert constant.shares.tolist() == [[0.0] * 3] * 2
+    with pytest.raises(WhenceError, match=r"1 texts.*pass more texts"):
+        growth.split_variance([torch.ones(2, 40, 3)])
+
+
+def test_growth_of_a_planted_channel_is_measured_by_layer():
+    halves = [growth.split_variance(plant_growth(6, seed)) for seed in (1, 2)]
+    actual = growth.measure_growth(halves)
+    assert actual["strongest"]["channel"] == 3 and len(actual["layers"]) == 6
+    shares = actual["strongest"]["share"]
+    assert abs(shares[0]) < 0.1 and shares[5] > 0.8 and shares == sorted(shares)
+    # a rise from -1 to 1 has variance 1/3, without its first tenth a little less, beside noise of variance 1
+    assert shares[2] == pytest.approx(4 * 0.27 / (4 * 0.27 + 1), abs=0.06)
+    assert all(3 in half["channels"] for half in actual["selected"])
+    assert actual["strongest"]["rank_correlation"][5] == pytest.approx(1, abs=0.02)
+    assert actual["layers"][5]["share"] > actual["layers"][1]["share"] > actual["layers"][0]["share"]
+    assert list(actual["strongest"]["curves"]) == ["1", "2", "3", "4", "5"]
+    silent = growth.split_variance([torch.zeros(3, 64, 4), torch.zeros(3, 64, 4)])
+    nothing = growth.measure_growth([silent, silent])
+    assert nothing["strongest"] is None and nothing["selected"][0] == {"channels": [], "share": []}
+    assert {layer["monotone"] for layer in nothing["layers"]} == {0} and nothing["layers"][0]["held_out"] is None

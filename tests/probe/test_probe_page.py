@@ -175,8 +175,14 @@ def test_the_picture_of_the_explanations_has_a_panel_for_each_with_its_numbers(p
     result = load_findings(probed)
     drawn = explanations_figure(result)
     panels = {axes.get_title(loc="left")[3:]: axes for axes in drawn.axes if axes.get_title(loc="left")}
-    assert [axes.get_title(loc="left")[0] for axes in panels.values()] == list("abcdefghi"[: len(panels)])
+    assert [axes.get_title(loc="left")[0] for axes in panels.values()] == list("abcdefghij"[: len(panels)])
     parts = result["explanation"]
+    own = parts["growth"]["arms"]["own positions"]
+    by_layer = {line.get_label(): list(line.get_ydata()) for line in panels["position in channels, by layer"].lines}
+    assert by_layer["all channels"] == [pytest.approx(100 * layer["share"]) for layer in own["layers"]]
+    assert ("monotone channels, own positions" in by_layer) == any(half["share"] for half in own["selected"])
+    assert f"{own['layers'][1]['monotone']} channels are monotone in layer 1" in page(result)
+    assert "from layer to layer" not in page({**result, "explanation": {**parts, "growth": None}})  # older records
     task = parts["attention"]["key-value"]
     lines = {line.get_label(): line.get_xydata().tolist() for line in panels["attention to the gold as it moves"].lines}
     gold = [1000 * sum(row[i] for layer in task["gold"] for row in layer) / 8 for i in range(len(task["gold_slots"]))]

@@ -19,6 +19,7 @@ from whence.report.comparison import page
 from whence_papers import FOLDER
 from whence_papers.pointer.next_location.figures import (
     accuracy_over_users,
+    initial_bias,
     main,
     metrics_on_test,
     prediction_figure,
@@ -187,7 +188,7 @@ def test_a_factor_is_drawn_as_it_is_and_a_bias_moved_to_a_mean_of_0():
 def test_the_figure_of_a_study_comes_from_its_records(folder, tmp_path):
 
     runs = {run.arm.name: [records.read(folder / run.file_name)] for run in STUDY.runs()}
-    left, right = study_figure(runs, records.read(folder / "baselines.json")["baselines"]).axes
+    left, *panels = study_figure(runs, records.read(folder / "baselines.json")["baselines"]).axes
     assert [tick.get_text() for tick in left.get_yticklabels()] == ["Recency", "no pointer"]
     told = [text.get_text() for text in left.get_legend().get_texts()]
     assert told == [
@@ -202,10 +203,21 @@ def test_the_figure_of_a_study_comes_from_its_records(folder, tmp_path):
         for counting in ("all", "seen")
     ]
     assert {round(value, 4) for value in labels} <= set(drawn)
-    assert right.get_xlabel().startswith("visits from the end") and len(right.get_lines()) == 3  # zero, seed, mean
-    assert len(right.get_lines()[1].get_xdata()) == len(runs["Recency"][0]["notes"]["shape"]["bias"])
+    [right] = panels  # one for each arm with a bias
+    assert right.get_title(loc="left") == "Recency" and right.get_xlabel().startswith("visits from the end")
+    _, seed, mean, *_ = right.get_lines()
+    assert (
+        len(seed.get_xdata()) == len(runs["Recency"][0]["notes"]["shape"]["bias"])
+        and mean.get_label() == "mean of the seeds"
+    )
     main(folder, tmp_path / "study.png")
     assert (tmp_path / "study.png").stat().st_size > 20_000
+
+
+def test_the_bias_before_training_is_drawn_unless_it_is_random():
+    start = initial_bias({"position": "Alibi(slope=[0.5], learnable=True)"}, 3)
+    assert start == pytest.approx([0.5, 0.0, -0.5])
+    assert initial_bias({"position": "NoPosition()"}, 3) is None
 
 
 def visits(user="person 1", last="place 4"):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from whence import records
 from whence.probe import ablation, hidden_states, likelihood, run_folder
-from whence.probe.arrays import attention_rows, channels, geometry
+from whence.probe.arrays import attention_rows, channels, geometry, growth
 from whence.probe.hidden_states import projection_matrix
 from whence.probe.identity import identify
 from whence.probe.measurement import Notify, to_rounded_list
@@ -195,6 +195,26 @@ def find_channels(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     return result
 
 
+def layer_growth(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
+    """How strongly channels depend on position, by layer, over random texts."""
+    return measure_layer_growth(lm, plan.texts, plan.tokens, seed=2)
+
+
+def measure_layer_growth(lm: ProbedModel, texts: int, tokens: int, seed: int) -> dict[str, Any]:
+    """``growth.measure_growth`` with the model's positions and, where the model accepts positions, with one position for all
+    tokens: a rotary model then has no encoding of position and gets order from its mask only."""
+    count = max(4, texts // 2 * 2)  # two halves, and a variance in each
+    every = hidden_states.random_texts(lm, count, tokens, seed=seed)
+    arms: dict[str, dict[str, Tensor]] = {"own positions": {}}
+    if lm.supports_branching:
+        arms["one position for all tokens"] = {"positions": torch.zeros(tokens, dtype=torch.long)}
+    result: dict[str, Any] = {"texts": count, "tokens": tokens, "arms": {}}
+    for name, inputs in arms.items():
+        halves = [growth.split_variance(hidden_states.iterate_states(lm, half, **inputs)) for half in every.chunk(2)]
+        result["arms"][name] = growth.measure_growth(halves, seed)
+    return result
+
+
 def mask_or_encoding(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
     """The share of position in the states of the middle layer in each arm, and how far the span moved. Empty for a model that
     does not accept positions and a mask."""
@@ -279,6 +299,7 @@ ANALYSES: dict[str, Callable[[ProbedModel, Plan], dict[str, Any]]] = {
     "distance": by_distance,
     "geometry": hidden_geometry,
     "channels": find_channels,
+    "growth": layer_growth,
     "mask-or-encoding": mask_or_encoding,
     "ablation": ablation.run_ablation,
     "emphasis-weight": measure_emphasis,

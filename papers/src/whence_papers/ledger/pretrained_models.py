@@ -1,5 +1,7 @@
 """Evidence from a pretrained model: attention to documents, permuted documents, and a scaled channel.
 
+Growth of positional channels and troughs of rotary position are measured in ``whence_papers.survey``.
+
 The model is loaded by name and may be unavailable. Without it the stored records stay as they are.
 """
 
@@ -28,6 +30,8 @@ from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks import ProbeTask, build_task
 from whence.statistics import summary
 from whence_papers.ledger.claims import MissingEvidence
+from whence_papers.survey.growth import channel_growth
+from whence_papers.survey.trough import rotary_trough
 
 LEVEL = 0.95
 
@@ -249,6 +253,20 @@ def _with_model(measure: Callable[..., dict[str, Any]]) -> Callable[..., dict[st
     return wrapper
 
 
+def _with_model_alone(measure: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Load the model, and then measure."""
+
+    @functools.wraps(measure)
+    def wrapper(model: str, **arguments: Any) -> dict[str, Any]:
+        try:
+            lm = probed_model.load(model)
+        except (WhenceError, MissingExtra) as error:
+            raise MissingEvidence(f"{model} ({error})") from None
+        return measure(lm, **arguments)
+
+    return wrapper
+
+
 PRETRAINED: dict[str, Callable[..., dict[str, Any]]] = {
     function.__name__: _with_model(function) for function in (attention_additivity, permuted_documents, scaled_channel)
-}
+} | {function.__name__: _with_model_alone(function) for function in (channel_growth, rotary_trough)}

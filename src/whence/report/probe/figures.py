@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import require_package, usage_error
-from whence.report.probe import charts, explanation_charts
+from whence.report.probe import charts, explanation_charts, growth_charts
 from whence.report.probe.charts import COLORS, Chart
 from whence.report.probe.sentences import few_items_note, format_count
 from whence.report.probe.tables import table
@@ -195,6 +195,9 @@ def _explanation_panels(findings: dict[str, Any]) -> list[Panel]:
         if "curve" in part:
             panels.append(Panel("the smoothest positional channel", explanation_charts.positional_channel(part), texts))
         panels.append(Panel("monotone channels, by fit", explanation_charts.channel_counts(part), texts))
+    if part := parts.get("growth"):
+        texts = f"{part['texts']} random texts"
+        panels.append(Panel("position in channels, by layer", growth_charts.share_by_layer(part), texts))
     if part := parts.get("mask-or-encoding"):
         texts = f"{part['texts']} random texts"
         panels.append(Panel("is it the mask, or the encoding?", explanation_charts.mask_or_encoding(part), texts))

@@ -10,7 +10,7 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.report.html_page import provenance_section, render_page
-from whence.report.probe import charts, explanation_charts, tables
+from whence.report.probe import charts, explanation_charts, growth_charts, tables
 from whence.report.probe.figures import NO_FIGURES, chart_html, emphasis_parts, has_figures
 from whence.report.probe.model_terms import describe_source, model_details
 from whence.report.probe.sentences import (
@@ -23,6 +23,7 @@ from whence.report.probe.sentences import (
     few_items_note,
     format_count,
     geometry_answer,
+    growth_answer,
     headline,
     section_answer,
 )
@@ -205,9 +206,33 @@ def _hidden_states(findings: dict[str, Any]) -> str:
         + _figure("Monotone channels by fit", counts, "Channels that pass each fit, in order and with the tokens shuffled.")
         + f"</div>{tables.channels(channels)}"
         '<p class="small">A fit that finds as many channels in a shuffled order as in the true order is no evidence.</p>'
+        + _growth(findings["explanation"].get("growth"))
         + tables.scores(geometry["scores"])
         + f"<details><summary>Every layer in numbers</summary>{tables.layers(geometry)}"
         + f'<p class="small">{html.escape(tables.BOTH_HALVES)}</p></details>',
+    )  # fmt: skip
+
+
+def _growth(part: dict[str, Any] | None) -> str:
+    """How strongly channels depend on position, by layer; empty for older records."""
+    if not part:
+        return ""
+    strongest = growth_charts.strongest_channel(part)
+    curve = (
+        _figure("The strongest channel", chart_html(strongest), "Its mean over texts that did not select it.")
+        if strongest
+        else ""
+    )
+    return (
+        f"<h3>Does position grow from layer to layer?</h3><p>{html.escape(growth_answer(part))}</p>"
+        '<div class="figures">'
+        + _figure("Share of position by layer", chart_html(growth_charts.share_by_layer(part)),
+                  "Channels that are monotone in many layers of one half of the random texts, measured in the other half; the "
+                  "share expected by chance is subtracted. One position for all tokens: no encoding, so only the mask "
+                  "carries order.")
+        + _figure("Monotone channels by layer", chart_html(growth_charts.monotone_by_layer(part)),
+                  "Channels whose cubic fit rises or falls throughout, in order and with the tokens shuffled.")
+        + f"{curve}</div>"
     )  # fmt: skip
 
 

@@ -223,6 +223,27 @@ def geometry_answer(geometry: dict[str, Any]) -> str:
     )
 
 
+def growth_answer(part: dict[str, Any]) -> str:
+    """How the share of position in the monotone channels and their number change over layers."""
+    arm = part["arms"]["own positions"]
+    layers, last = arm["layers"], len(arm["layers"]) - 1
+    curves = [half["share"] for half in arm["selected"] if half["share"]]
+    counts = (
+        f"{layers[1]['monotone']} channels are monotone in layer 1 ({layers[1]['by_chance']} in shuffled order) and "
+        f"{layers[-1]['monotone']} in layer {last} ({layers[-1]['by_chance']})."
+        if last
+        else ""
+    )
+    if not curves or not last:
+        return f"No channel is monotone in many layers. {counts}".strip()
+    shares = [_mean(values) for values in zip(*curves, strict=True)]
+    peak = max(range(len(shares)), key=shares.__getitem__)
+    return (
+        f"In the monotone channels position explains {_share(shares[1])} of the variance in layer 1, {_share(shares[peak])} in layer {peak}, "
+        f"where it is largest, and {_share(shares[-1])} in layer {last}. {counts}"
+    )
+
+
 def causes_answer(result: dict[str, Any]) -> str:
     """Mask or encoding: the share of position that each leaves on its own."""
     mask, encoding, neither = (_share(result["arms"][name]["position_share"]) for name in ARMS)

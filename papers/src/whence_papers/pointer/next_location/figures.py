@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from whence import records
 from whence.errors import require_package
 from whence.lab.results import load_arm_records, load_study
+from whence.position.expression import ModelDims, build_position
 from whence.statistics import Interval, Summary, cluster_proportion, summary
+from whence_papers.pointer.next_location.model import position_shape
 from whence_papers.pointer.next_location.predictor import Prediction
 from whence_papers.pointer.next_location.remarks import finished_runs, mean_accuracy, next_day
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 NAMES = {
     "acc@1": "Acc@1",
@@ -225,7 +229,6 @@ def _mean_and_half_interval(values: Sequence[float | None]) -> str:
 MAX_USERS_DRAWN = 4  # users per figure
 MAX_LABELS = 24  # visits with a label below the axis
 DARK, LIGHT = "#1f5a96", "#d8dde3"  # distinguishable in grayscale
-DASHES = ("-", "--", "-.", ":")
 COUNTING_STYLES: dict[str, dict[str, Any]] = {
     "all": {"color": DARK, "marker": "o"},
     "seen": {"color": "#b5651d", "marker": "D", "markerfacecolor": "white"},
@@ -253,36 +256,57 @@ def prediction_figure(predictions: Sequence[Prediction]) -> Figure:
 
 
 def study_figure(runs: Runs, baselines: Mapping[str, Any]) -> Figure:
-    """Left: Acc@1 of every arm and of the best baseline; right: the learned bias of each pointer."""
-    figure = _figure(11, 4.4)
-    left, right = figure.subplots(1, 2, width_ratios=(5, 6))
-    _draw_accuracies(left, runs, baselines)
+    """Left: Acc@1 of every arm and of the best baseline; right: the learned bias of each pointer, a panel for each arm."""
+    figure = _figure(11, 4.8)
+    left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(5, 6))[0]
+    _draw_accuracies(left.subplots(), runs, baselines)
     draw_learned_bias(right, runs)
-    for axes in (left, right):
+    for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
     return figure
 
 
-def draw_learned_bias(axes: Axes, runs: Runs) -> None:
-    """Draw the learned bias of each arm by visits from the end, mean and every seed."""
-    from matplotlib import colormaps
+def draw_learned_bias(figure: SubFigure, runs: Runs) -> None:
+    """Draw the learned bias of each arm by visits from the end: mean and every seed, and the value before training.
 
+    Arms have panels of their own, because those of one mechanism are so alike that one line would hide the others. The
+    bias of a panel is small or large, so each has its own scale.
+    """
     panel = learned_bias_panel(runs)
-    arms = list(panel["lines"])
-    shades = colormaps["viridis"]([0.85 * place / max(1, len(arms) - 1) for place in range(len(arms))])
-    axes.axhline(0, color="0.7", linewidth=0.8, zorder=0)
-    for place, arm in enumerate(arms):
-        seeds = list(panel["lines"][arm].values())
-        for points in seeds:
-            axes.plot(*zip(*points, strict=True), color=shades[place], linewidth=0.6, alpha=0.5)
-        means = [sum(p[i][1] for p in seeds) / len(seeds) for i in range(len(seeds[0]))]
-        axes.plot(
-            [p[0] for p in seeds[0]], means, DASHES[place % len(DASHES)], color=shades[place], linewidth=2, label=arm
-        )  # fmt: skip
-    _set_labels(axes, panel["title"], panel["x"], panel["y"])
-    if arms:
-        axes.legend(frameon=False, fontsize=8)
+    if not panel["lines"]:
+        return
+    every = figure.subplots(len(panel["lines"]), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (arm, lines) in zip(every, panel["lines"].items(), strict=True):
+        at = [place for place, _ in next(iter(lines.values()))]
+        axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
+        for points in lines.values():
+            axes.plot(*zip(*points, strict=True), color=DARK, linewidth=0.6, alpha=0.5)
+        means = [sum(points[i][1] for points in lines.values()) / len(lines) for i in range(len(at))]
+        axes.plot(at, means, color=DARK, linewidth=1.8, label="mean of the seeds")
+        start = initial_bias(runs[arm][0], len(at))
+        if start is not None:
+            axes.plot(at, start, ":", color="#b5651d", linewidth=1.4, label="before training")
+        axes.set_title(arm, loc="left", fontsize=8, pad=2)
+        axes.margins(y=0.15)
+    figure.suptitle(panel["title"], x=0.02, ha="left", fontsize=10, fontweight="bold")
+    figure.supylabel(panel["y"], fontsize=9)
+    every[-1].set_xlabel(panel["x"], fontsize=9)
+    every[0].legend(frameon=False, fontsize=7.5, loc="upper right", ncols=2, bbox_to_anchor=(1, 1.55))
+
+
+def initial_bias(record: Mapping[str, Any], most: int) -> list[float] | None:
+    """The bias of a run's mechanism before training, by visits from the end, mean 0; None if it has none or a random one."""
+    dims = ModelDims(heads=1, head_dim=1, embed_dim=1, context=most)
+    drawn = []
+    with torch.random.fork_rng():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            drawn.append(position_shape(build_position(record["position"], dims), most).get("bias"))
+    values = drawn[0]
+    if values is None or values != drawn[1]:
+        return None
+    return [value - sum(values) / most for value in values]
 
 
 def _draw_accuracies(axes: Axes, runs: Runs, baselines: Mapping[str, Any]) -> None:

@@ -261,10 +261,15 @@ def learned_shape(model: nn.Module, most: int) -> dict[str, list[float]]:
     pointer = getattr(model, "pointer", None)
     if not isinstance(pointer, PointerAttention):
         return {}
-    device = next(model.parameters()).device
+    return position_shape(pointer.position, most, next(model.parameters()).device)
+
+
+@torch.no_grad()
+def position_shape(position: Position, most: int, device: torch.device | str = "cpu") -> dict[str, list[float]]:
+    """The score scale and the bias of a position at each visit from the end, if it has them."""
     distance = torch.arange(most, dtype=torch.float32, device=device)
     shape: dict[str, list[float]] = {"from_end": (distance + 1).tolist()}
-    for part in pointer.position.parts:
+    for part in position.parts:
         length = part.context if part.length == "context" else None
         for hook, start, joined in (("score_scale", 1.0, torch.mul), ("bias", 0.0, torch.add)):
             if hook in part.effects and part.length in (None, "context"):
