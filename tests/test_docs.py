@@ -86,6 +86,9 @@ def test_commands_exist(words, tmp_path, monkeypatch):
         assert words[1] in targets
         return
     group = typer.main.get_command(app)
+    if words[1].startswith("--"):
+        assert any(words[1] in option.opts for option in group.params)
+        return
     assert words[1] in group.commands
     group.commands[words[1]].make_context(words[1], words[2:])  # refuses unknown options and arguments
 

@@ -36,8 +36,10 @@ def test_every_benchmark_then_resume(bench, tmp_path, whence_here):
 
 def test_a_cure_compared_with_the_model_and_its_records(bench, tmp_path, whence_here):
     task = ("--benchmark", "glue", "--subset", "sst2")
-    done = bench(*task, "--intervention", "log-n(trained=8)", "--compare", "quick")
+    done = bench(*task, "--intervention", "log-n(trained=8)", "--compare", "quick", "--json")
     assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["tasks"][0]["metrics"] and "undecided" in found["comparison"]["answer"]
     (page,) = (tmp_path / "out").glob("*/comparison.html")
     assert "1 undecided" in page.read_text() and "log-n" in page.read_text()
     before, after = sorted((tmp_path / "out").glob("quick-*"), key=lambda folder: (folder / "comparison.html").exists())

@@ -26,12 +26,15 @@ def test_a_cure_of_a_file_and_a_recipe(mend_quick, run_whence, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from whence.mend import LogN\n\nclass Mine(LogN):\n    name, title = 'mine', 'My cure'\n"
     )
-    done = mend_quick("--cure", "./mine.py:Mine(trained=16)", "--recipe", "mine")
+    done = mend_quick("--cure", "./mine.py:Mine(trained=16)", "--recipe", "mine", "--json")
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").iterdir()
     recipe = json.loads((folder / "recipe.json").read_text())
     assert recipe["cure"] == "./cure_source/mine.py:Mine(form='log', strength=1.0, trained=16)"
-    assert "recipe (undecided)" in done.stdout and "My cure" in (folder / "report.html").read_text()
+    found = json.loads(done.stdout)
+    assert [cure["verdict"] for cure in found["cures"]] == ["undecided"] and found["answer"]
+    assert found["recipe"] == str(folder.relative_to(tmp_path) / "recipe.json")
+    assert "recipe (undecided)" in done.stderr and "My cure" in (folder / "report.html").read_text()
     again = mend_quick("--cure", "log-n", "--cure", "./mine.py:Mine(trained=16)", "--budget", "1h")
     assert again.stderr.count("already measured") == 9 and "no recipe" in again.stdout
     assert "of an earlier command: ./cure_source/mine.py:Mine" in again.stdout  # it stays, and its verdict may be old

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -150,12 +151,18 @@ def test_items_are_measured_and_reported_without_their_file(mine, tmp_path, caps
     instance = rerun_command(plan, "cpu")
     assert instance == f"whence probe --quick --items {mine} --items 3 --slots 1,3,5 --score likelihood"
     written(mine, [row(0, question="Who?"), *(row(n) for n in range(1, 5))])
-    run(*options, "--only", "measure")
-    assert len(list(out.iterdir())) == 2  # other questions, another plan
-    mine.unlink()
     capsys.readouterr()
-    app(["report", str(folder)], standalone_mode=False)
-    assert "report:" in capsys.readouterr().out and "mine, 5 texts" in (folder / "report.html").read_text()
+    run(*options, "--only", "measure", "--json")
+    assert len(list(out.iterdir())) == 2  # other questions, another plan
+    found = json.loads(capsys.readouterr().out)
+    assert found["command"] == "probe" and found["report"] is None and Path(found["folder"]) in out.iterdir()
+    mine.unlink()
+    app(["report", str(folder), "--json"], standalone_mode=False)
+    output = capsys.readouterr()
+    (found,) = json.loads(output.out)["reports"]
+    assert found["report"] == str(folder / "report.html") and "report:" in output.err
+    assert found["tasks"][0]["task"] == "mine" and len(found["tasks"][0]["curves"][0]["points"]) == 3
+    assert "mine, 5 texts" in (folder / "report.html").read_text()
 
 
 def test_custom_tasks_are_measured_and_reported_without_their_module(tmp_path, monkeypatch, capsys):

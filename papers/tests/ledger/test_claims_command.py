@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import re
 import shutil
 from pathlib import Path
@@ -43,6 +44,15 @@ def test_one_line_a_claim_in_a_pipe(judged_once, capsys):
     assert all(len(line.split("\t")) == 5 for line in lines) and len(lines) > 150
     tested, apart = map(int, re.findall(r"(\d+) (?:claims|more by definition):", output.err))
     assert "\x1b[" not in output.out and tested + apart == len(lines) and apart > 20
+
+
+def test_json_has_every_claim_with_its_verdict(judged_once, capsys):
+    command.claims(source=["003"], as_json=True)
+    found = json.loads(capsys.readouterr().out)
+    verdicts = [claim["verdict"] for source in found["sources"] for claim in source["claims"]]
+    assert found["command"] == "claims" and len(verdicts) == sum(found["counts"].values()) + sum(
+        found["identities"].values()
+    )
 
 
 def test_filters(judged_once, capsys):

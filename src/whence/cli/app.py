@@ -37,7 +37,6 @@ app = typer.Typer(
     help="Position in attention: compare mechanisms, draw them, run studies, probe and mend pretrained models.",
     epilog=EXAMPLES,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
@@ -94,7 +93,9 @@ add_plugin_commands(app)
 
 def run() -> None:
     try:
-        code = app(standalone_mode=False)  # typer returns the code of an Exit, and of an interrupt, in this mode
+        code = app(
+            standalone_mode=False, prog_name="whence"
+        )  # typer returns the code of an Exit, and of an interrupt, in this mode
     except Terminated as error:  # of any command that trains
         print(error, file=sys.stderr)
         sys.exit(128 + (error.signal_number or signal.SIGTERM))

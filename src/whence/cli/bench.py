@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
 from whence.cli.model_options import Chat, Device, DeviceMap, Dtype, InterventionName, PositionName, Revision
 from whence.errors import usage_error
 
@@ -45,6 +46,7 @@ QUICK_ITEMS, QUICK_LENGTH, QUICK_TOKENS = 3, 512, 16
 
 
 def bench(
+    ctx: typer.Context,
     model: Annotated[
         str, typer.Argument(help="smollm2, a folder, a GGUF file, a name on the hub, or quick for a tiny random model.")
     ] = "",
@@ -88,14 +90,16 @@ def bench(
     device_map: DeviceMap = None,
     revision: Revision = None,
     out: Annotated[Path, typer.Option(help="Folder for records, results and reports.")] = Path("build/bench"),
+    as_json: JsonOption = False,
 ) -> None:
     from whence.bench.harness import Settings
-    from whence.cli.bench_report import write_bench_comparison, write_bench_report
+    from whence.cli.bench_report import summarize_benchmarks, write_bench_comparison, write_bench_report
     from whence.cli.compare import parse_duration
     from whence.cli.progress import OutOfTime
     from whence.probe.probed_model import QUICK
     from whence.records import require_output_folder
 
+    results = ctx.with_resource(json_document("bench", as_json))
     require_output_folder(f"{COMMAND} --out", out)
     if not model and not quick:
         raise usage_error(COMMAND, "no model", "it needs one", "name a model such as smollm2, or pass --quick")
@@ -118,9 +122,11 @@ def bench(
         with prepare_model(name, options, position, (change, recipe)) as lm:
             folder = run_model(lm, tasks, settings, max_length, out, batch_size, minutes)
     except OutOfTime:
+        results.update(folder=out, report=None)
         print(f"stopped after {budget}; run the same command to resume. Records: {out}", file=sys.stderr)
         return
-    write_bench_report(folder)
+    page, findings = write_bench_report(folder)
+    results.update(folder=folder, report=page, **summarize_benchmarks(findings))
     if baseline is not None:
         if baseline.resolve() == folder.resolve():
             raise usage_error(
@@ -129,7 +135,8 @@ def bench(
                 "the two models must differ",
                 "change the model, or what is applied",
             )
-        write_bench_comparison((baseline, folder), None, margin=margin)
+        page, findings = write_bench_comparison((baseline, folder), None, margin=margin)
+        results["comparison"] = {"report": page, **summarize_benchmarks(findings)}
 
 
 def select_tasks(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from whence.cli.json_output import select
 from whence.errors import usage_error
 from whence.records import find_folders
 
 
-def write_bench_report(folder: Path, out: Path | None = None) -> Path:
-    """The table on the terminal and the page, from the records of a folder alone."""
+def summarize_benchmarks(findings: Mapping[str, Any]) -> dict[str, Any]:
+    """The scores of a model, or the verdicts on two, for ``--json``."""
+    return select(findings, "title", "name", "labels", "model", "hash", "tasks", "answer")
+
+
+def write_bench_report(folder: Path, out: Path | None = None) -> tuple[Path, dict[str, Any]]:
+    """The table on the terminal and the page, from the records of a folder alone. Returns the page and the findings."""
     from whence import records
     from whence.bench.findings import collect_findings
     from whence.report.bench import page
@@ -22,13 +28,13 @@ def write_bench_report(folder: Path, out: Path | None = None) -> Path:
     path = out or folder / "report.html"
     records.write_text(path, page(findings))
     print(f"report: {path}")
-    return path
+    return path, findings
 
 
 def write_bench_comparison(
     folders: Sequence[Path], out: Path | None, labels: Sequence[str] = (), margin: float | None = None
-) -> Path:
-    """The verdicts on the terminal and the page, from the records of two folders alone."""
+) -> tuple[Path, dict[str, Any]]:
+    """The verdicts on the terminal and the page, from the records of two folders alone. Returns the page and the findings."""
     from whence import records
     from whence.bench.findings import MARGIN, compare_benchmarks
     from whence.report.bench import comparison_page
@@ -49,7 +55,7 @@ def write_bench_comparison(
     path = out or after / "comparison.html"
     records.write_text(path, comparison_page(findings))
     print(f"comparison: {path}")
-    return path
+    return path, findings | {"answer": compare_answer(findings)}
 
 
 def find_benchmarks(folder: Path) -> list[Path]:

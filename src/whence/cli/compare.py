@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from whence.cli.compare_config import SETTINGS, choose_arms, read_config
+from whence.cli.json_output import JsonOption, json_document
 from whence.errors import usage_error
 from whence.position.catalogue import SHORT_NAMES
 
@@ -140,6 +141,7 @@ def compare(
         str, typer.Option(help="Where runs execute: local, ray, slurm, a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/compare"),
+    as_json: JsonOption = False,
     layers: Annotated[int | None, typer.Option(help="Number of layers.", min=1, rich_help_panel=MODEL)] = None,
     embed_dim: Annotated[
         int | None, typer.Option(help="Dimension of a token's vector.", min=1, rich_help_panel=MODEL)
@@ -193,6 +195,7 @@ def compare(
     from whence.lab.settings import parse_setting
     from whence.lab.sweeps import parse_sweeps
 
+    results = ctx.with_resource(json_document("compare", as_json))
     # every text is parsed before data or tasks are read
     parse_shard(shard)
     sweeps = parse_sweeps(sweep or ())
@@ -254,7 +257,7 @@ def compare(
             return
         studies = tuned
     left = max(1e-3, deadline - time.monotonic())
-    run_studies(studies, out, jobs, None, executor, left, shard)
+    run_studies(studies, out, jobs, None, executor, left, shard, results)
 
 
 def name_options(known: Sequence[str], settings: Sequence[str]) -> str:

@@ -26,7 +26,9 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
     from whence.lab.settings import BUDGET_SETTINGS, MODEL_SETTINGS, PRESET
 
     options = [
-        str(option.name) for option in context.command.params if option.name not in ("config", "help", "setting")
+        str(option.name)
+        for option in context.command.params
+        if option.name not in ("config", "help", "setting", "as_json")
     ]
     known = list(dict.fromkeys([*options, "arms", *MODEL_SETTINGS, *BUDGET_SETTINGS, PRESET]))
     try:

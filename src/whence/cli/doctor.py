@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whence.cli.json_output import print_json
+from whence.cli.json_output import JsonOption, json_document
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,22 +29,23 @@ Row = tuple[str, str, str | None]
 
 
 def doctor(
+    ctx: typer.Context,
     speed: Annotated[bool, typer.Option(help="Measure the speed of attention, for about three seconds.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     from rich.console import Console
 
     from whence.cli.doctor_facts import collect_facts
     from whence.cli.doctor_speed import measure_speed
 
+    results = ctx.with_resource(json_document("doctor", as_json))
     facts = collect_facts()
     facts["speed"] = None
     if speed and facts["attention_works"]:
         with Console(stderr=True).status("Measuring the speed of attention."):
             facts["speed"] = measure_speed(facts["device"]["type"])
-    if as_json:
-        print_json("doctor", facts)
-    else:
+    results.update(facts)
+    if not as_json:
         print_facts(facts)
     if facts["problems"]:
         raise typer.Exit(1)

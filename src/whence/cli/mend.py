@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
 from whence.cli.model_options import BatchTokens, Chat, Device, DeviceMap, Dtype, Items, Revision, Slots, TaskNames
 from whence.errors import usage_error
 
@@ -37,6 +38,7 @@ In Python: whence.hf.apply_recipe(model, "recipe.json")"""
 
 
 def mend(
+    ctx: typer.Context,
     model: Annotated[
         str, typer.Argument(help="smollm2, a folder, a GGUF file, a name on the hub, or quick for a smoke test.")
     ],
@@ -75,9 +77,10 @@ def mend(
     revision: Revision = None,
     batch_tokens: BatchTokens = None,
     out: Annotated[Path, typer.Option(help="Folder for records, the report and the recipe.")] = Path("build/mend"),
+    as_json: JsonOption = False,
 ) -> None:
     from whence.cli.compare import parse_duration
-    from whence.cli.mend_report import write_trial_report
+    from whence.cli.mend_report import summarize_trial, write_trial_report
     from whence.cli.progress import OutOfTime, probe_progress, stop_forward_passes
     from whence.mend import trial_plan as plans
     from whence.mend.trial import Trial
@@ -87,6 +90,7 @@ def mend(
     from whence.probe.tasks.user_tasks import describe_suspect_items
     from whence.records import require_output_folder
 
+    results = ctx.with_resource(json_document("mend", as_json))
     require_output_folder("whence mend --out", out)
     seconds = parse_duration(budget)
     plan = trial_plan(model, task, items, score, length, slots, margin)
@@ -117,7 +121,8 @@ def mend(
             file=sys.stderr,
         )
     findings = write_trial_report(trial.folder)
-    save_recipe(trial.folder, findings, lm.model, cures, recipe)
+    results.update(folder=trial.folder, report=trial.folder / "report.html", **summarize_trial(findings))
+    results["recipe"] = save_recipe(trial.folder, findings, lm.model, cures, recipe)
 
 
 def trial_plan(
@@ -181,8 +186,8 @@ def require_recipe_name(name: str | None, folder: Path, cures: list[Intervention
 
 def save_recipe(
     folder: Path, findings: dict[str, Any], model: Any, cures: list[Intervention], name: str | None
-) -> None:
-    """Write the recipe of the best cure if it is better, or of the cure with a name."""
+) -> Path | None:
+    """Write the recipe of the best cure if it is better, or of the cure with a name. Returns its path, if one is written."""
     from whence.mend.recipe import write_recipe
     from whence.report.mend.sentences import best_cure
 
@@ -199,14 +204,15 @@ def save_recipe(
     if chosen is None:
         print("no recipe: no cure is better than the untouched model; --recipe CURE writes one with its verdict")
         print_earlier_recipe(folder)
-        return
+        return None
     cure = rebuild_cure(chosen, cures)
     if cure is None:
         print(f"no recipe: {chosen['text']} is of a file that this command does not name; add --cure with its file")
         print_earlier_recipe(folder)
-        return
+        return None
     path = write_recipe(folder, findings, chosen, model, cure)
     print(f"recipe ({chosen['verdict']}): {path}")
+    return path
 
 
 def rebuild_cure(chosen: dict[str, Any], cures: list[Intervention]) -> Intervention | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from whence.cli.json_output import select
 from whence.report.formatting import NO_VALUE, format_number
 
 HEAD = ("cure", "verdict", "change", "average", "worst", "gap", "time")
@@ -26,6 +27,14 @@ def write_trial_report(folder: Path, out: Path | None = None) -> dict[str, Any]:
     records.write_text(path, page(findings))
     print(f"report: {path}")
     return findings
+
+
+def summarize_trial(findings: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on every cure, for ``--json``."""
+    from whence.report.mend.sentences import trial_answer
+
+    names = ("title", "model", "hash", "score", "untouched", "cures", "unavailable", "missing")
+    return select(findings, *names) | {"answer": trial_answer(findings)}
 
 
 def print_trial(findings: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
 from whence.cli.model_options import (
     BatchTokens,
     Chat,
@@ -60,6 +61,7 @@ PARTS = ("measure", "explain")
 
 
 def probe(
+    ctx: typer.Context,
     model: Annotated[str, typer.Argument(help="smollm2, a folder, a GGUF file or a name on the hub.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Smoke test with a tiny random model, in seconds.")] = False,
     full: Annotated[bool, typer.Option("--full", help="Enough items for intervals of +-5 points. Use a GPU.")] = False,
@@ -97,9 +99,10 @@ def probe(
         float, typer.Option(help="Time limit of one request to the endpoint, in seconds.", min=0.1)
     ] = 120,
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/probe"),
+    as_json: JsonOption = False,
 ) -> None:
     from whence.cli.probe_options import parse_numbers, plan_from_options, split_items_option
-    from whence.cli.probe_report import write_report
+    from whence.cli.probe_report import summarize_probe, write_report
     from whence.cli.progress import OutOfTime, probe_progress
     from whence.probe import analyses, measurement, probed_model, run_folder
     from whence.probe.endpoint import Endpoint
@@ -109,6 +112,7 @@ def probe(
     from whence.probe.tasks.user_tasks import describe_suspect_items
     from whence.records import require_output_folder
 
+    results = ctx.with_resource(json_document("probe", as_json))
     require_output_folder("whence probe --out", out)
     count, files = split_items_option(items)
     plan, _ = plan_from_options(
@@ -148,12 +152,16 @@ def probe(
                     assert isinstance(changed, ProbedModel)
                     analyses.explain(changed, plan, folder, notify)
     except OutOfTime:
+        results.update(folder=folder, report=None)
         print(f"stopped after {minutes:g} minutes; run the same command to resume. Records: {folder}")
         return
     if only:
+        results.update(folder=folder, report=None)
         print(f"done: {', '.join(sorted(parts))}; without --only a report is written. Records: {folder}")
         return
-    print(f"report: {write_report(folder)}")
+    page, findings = write_report(folder)
+    print(f"report: {page}")
+    results.update(folder=folder, report=page, **summarize_probe(findings))
 
 
 @contextmanager

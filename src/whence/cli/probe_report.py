@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from whence.cli.json_output import select
 from whence.errors import MissingExtra, usage_error
 from whence.records import find_folders
 
@@ -52,8 +53,17 @@ def print_table(findings: dict[str, Any]) -> None:
         print(f"not measured yet: {', '.join(findings['missing'])}")
 
 
-def write_report(folder: Path, out: Path | None = None) -> Path:
-    """The table on the terminal and the page, from the records of a probe alone."""
+def summarize_probe(findings: dict[str, Any]) -> dict[str, Any]:
+    """The curves and what they say, for ``--json``."""
+    from whence.report.probe.sentences import section_answer
+
+    return select(findings, "title", "model", "hash", "tasks", "decision", "missing") | {
+        "answer": section_answer(findings)
+    }
+
+
+def write_report(folder: Path, out: Path | None = None) -> tuple[Path, dict[str, Any]]:
+    """The table on the terminal and the page, from the records of a probe alone. Returns the page and the findings."""
     from whence.cli.probe_options import rerun_command
     from whence.probe import run_folder
     from whence.probe.findings import findings as collect_findings
@@ -64,7 +74,7 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     print_table(findings)
     page = write_page(findings, out or folder / "report.html")
     write_figures(findings, page.parent)
-    return page
+    return page, findings
 
 
 def write_figures(findings: dict[str, Any], folder: Path) -> None:
@@ -93,8 +103,8 @@ def write_page(findings: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def write_comparison(folders: Sequence[Path], out: Path | None, labels: Sequence[str]) -> Path:
-    """The sentences on the terminal and the page, from the records of two probes alone."""
+def write_comparison(folders: Sequence[Path], out: Path | None, labels: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """The sentences on the terminal and the page, from the records of two probes alone. Returns the page and the findings."""
     from whence import records
     from whence.probe.findings import compare_probes
     from whence.report.probe.comparison import comparison_page, overall, task_answer
@@ -115,7 +125,7 @@ def write_comparison(folders: Sequence[Path], out: Path | None, labels: Sequence
     print(overall(findings))
     page = out or second / "comparison.html"
     records.write_text(page, comparison_page(findings))
-    return page
+    return page, findings | {"answer": overall(findings)}
 
 
 def one_probe(folder: Path) -> Path:

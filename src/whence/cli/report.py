@@ -10,8 +10,15 @@ from typing import Annotated, Any
 import typer
 
 from whence.cli import probe_report
-from whence.cli.bench_report import find_benchmarks, write_bench_comparison, write_bench_report
-from whence.cli.mend_report import write_trial_report
+from whence.cli.bench_report import (
+    find_benchmarks,
+    summarize_benchmarks,
+    write_bench_comparison,
+    write_bench_report,
+)
+from whence.cli.json_output import JsonOption, json_document, select
+from whence.cli.mend_report import summarize_trial, write_trial_report
+from whence.cli.run import summarize_study
 from whence.errors import usage_error
 from whence.records import find_folders
 
@@ -33,6 +40,7 @@ RESULTS = Path("results")
 
 
 def report(
+    ctx: typer.Context,
     folders: Annotated[
         list[Path] | None,
         typer.Argument(help="Folder of studies, probes, trials or benchmarks (default: results), or two to compare."),
@@ -41,19 +49,28 @@ def report(
     label: Annotated[
         list[str] | None, typer.Option(help="Name of a compared probe or model. Repeat it for each.")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
+    results = ctx.with_resource(json_document("report", as_json))
     if len(folders or ()) > 1 or label:
         benchmarks = [found for folder in folders or () for found in find_benchmarks(folder)]
         if benchmarks:
-            write_bench_comparison(benchmarks, out, label or ())
+            page, findings = write_bench_comparison(benchmarks, out, label or ())
+            results["reports"] = [{"kind": "benchmarks compared", "report": page, **summarize_benchmarks(findings)}]
             return
-        print(f"report: {probe_report.write_comparison(folders or (), out, label or ())}")
+        page, findings = probe_report.write_comparison(folders or (), out, label or ())
+        print(f"report: {page}")
+        summary = select(findings, "labels", "tasks", "answer")
+        results["reports"] = [{"kind": "probes compared", "report": page, **summary}]
         return
-    report_folder(folders[0] if folders else RESULTS, out)
+    results["reports"] = report_folder(folders[0] if folders else RESULTS, out)
 
 
-def report_folder(folder: Path, out: Path | None) -> None:
-    """Write the reports of one folder: one for all its studies, and one for each of its probes."""
+def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
+    """Write the reports of one folder: one for all its studies, and one for each of its probes, trials and benchmarked models.
+
+    Returns what ``--json`` prints of each.
+    """
     folders, probes = find_folders(folder, "study.json"), find_folders(folder, "plan.json")
     trials, benchmarks = find_folders(folder, "trial.json"), find_benchmarks(folder)
     if not folders and not probes and not trials and not benchmarks:
@@ -72,15 +89,25 @@ def report_folder(folder: Path, out: Path | None) -> None:
             "each of them has its own report",
             "name the folder of one of them",
         )
+    reports: list[dict[str, Any]] = []
     for benchmark in benchmarks:
-        write_bench_report(benchmark, out)
+        page, findings = write_bench_report(benchmark, out)
+        reports.append({"kind": "benchmarks", "report": page, **summarize_benchmarks(findings)})
     for trial in trials:
-        write_trial_report(trial, out)
+        findings = write_trial_report(trial, out)
+        reports.append({"kind": "trial", "report": out or trial / "report.html", **summarize_trial(findings)})
     for probe in probes:
-        print(f"report: {probe_report.write_report(probe, out)}")
-    page = out or folder / "report.html"
+        page, findings = probe_report.write_report(probe, out)
+        print(f"report: {page}")
+        reports.append({"kind": "probe", "report": page, **probe_report.summarize_probe(findings)})
     if folders:
-        print(f"report: {write_report(folders, page, None, f'whence report {folder}', _print_warning)}")
+        studies: list[dict[str, Any]] = []
+        page = write_report(
+            folders, out or folder / "report.html", None, f"whence report {folder}", _print_warning, studies.append
+        )
+        print(f"report: {page}")
+        reports.append({"kind": "studies", "report": page, "studies": [summarize_study(study) for study in studies]})
+    return reports
 
 
 def write_report(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whence import records
+from whence.cli.json_output import JsonOption, json_document, select
 from whence.errors import usage_error
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ def run(
         str, typer.Option(help="Where runs execute: local, ray, slurm, a plug-in, module:Class or ./file.py:Class.")
     ] = "local",
     shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     from whence.lab.experiment import Experiment
     from whence.lab.study import Study
     from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file, parse_options
 
+    results = context.with_resource(json_document("run", as_json))
     parse_shard(shard)  # before any file is read
     options = parse_options(context.args)
     if folder is not None:
@@ -66,13 +69,13 @@ def run(
             raise usage_error(
                 "whence run --jobs", str(jobs), f"{path.name} has experiments, which run one by one", "leave out --jobs"
             )
-        run_experiments(experiments, out, quick)
+        run_experiments(experiments, out, quick, results)
         return
     if quick:
         raise usage_error("whence run --quick", path.name, "only experiments have a quick form", "leave out --quick")
     studies = [one for one in loaded if isinstance(one, Study)]
     title = studies[0].question if len(studies) == 1 else f"{study}: {len(studies)} studies"
-    run_studies(studies, out, jobs, title, executor, shard=shard)
+    run_studies(studies, out, jobs, title, executor, shard=shard, results=results)
 
 
 def select_by_name(loaded: list[Study | Experiment], names: list[str], path: Path) -> list[Study | Experiment]:
@@ -87,7 +90,7 @@ def select_by_name(loaded: list[Study | Experiment], names: list[str], path: Pat
     return [one for one in loaded if not names or one.name in names]
 
 
-def run_experiments(experiments: list[Experiment], out: Path, quick: bool) -> None:
+def run_experiments(experiments: list[Experiment], out: Path, quick: bool, results: dict[str, Any]) -> None:
     from whence.lab.experiment import run_experiment
 
     for experiment in experiments:
@@ -95,6 +98,8 @@ def run_experiments(experiments: list[Experiment], out: Path, quick: bool) -> No
             experiment, out, quick=quick, progress=lambda line: print(line, file=sys.stderr, flush=True)
         )
         print(f"{experiment.name}: {experiment.record_path(out, quick)}, figures in {folder}")
+        made = {"name": experiment.name, "record": experiment.record_path(out, quick), "figures": folder}
+        results.setdefault("experiments", []).append(made)
 
 
 def print_summary(studies: list[dict[str, Any]]) -> None:
@@ -103,6 +108,28 @@ def print_summary(studies: list[dict[str, Any]]) -> None:
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(summary_lines(studies, width)))
+
+
+def summarize_study(study: dict[str, Any]) -> dict[str, Any]:
+    """The values, intervals and comparisons of a study's findings, for ``--json``."""
+    from whence.report.comparison.verdicts import headline
+
+    names = (
+        "name",
+        "question",
+        "task",
+        "hash",
+        "metric",
+        "higher_is_better",
+        "split",
+        "baselines",
+        "why_no_comparison",
+    )
+    arms = [
+        select(arm, "name", "position", "parameters", "summary", "values", "diverged", "failed")
+        for arm in study["arms"]
+    ]
+    return select(study, *names) | {"verdict": headline(study), "arms": arms, "comparison": study["comparison"]}
 
 
 def describe_divergence(run: Run, folder: Path) -> str:
@@ -159,6 +186,7 @@ def run_studies(
     executor: str = "local",
     seconds: float | None = None,
     shard: str | None = None,
+    results: dict[str, Any] | None = None,
 ) -> None:
     """Run several studies and write one report. The exit code is 1 if a run failed or a record cannot be read.
 
@@ -166,6 +194,7 @@ def run_studies(
         title: title of the report; None for one from the studies.
         seconds: time limit; a rerun resumes.
         shard: ``i/n`` for array jobs: every n-th run, from the i-th on (counted from 1).
+        results: a dictionary to add what ``--json`` prints to.
     """
     from whence.cli.live_table import show_arms
     from whence.cli.report import write_report
@@ -187,6 +216,8 @@ def run_studies(
     problems += [error.describe() for state in states for error in state.outcome.failed]
     problems += [describe_divergence(run, s.outcome.folder) for s in states for run in s.outcome.diverged]
     unfinished = sum(len(state.outcome.unfinished) for state in states)
+    results = {} if results is None else results
+    results.update(folder=out, report=None, unfinished_runs=unfinished, problems=problems, studies=[])
     if unfinished:
         print(f"the time limit was reached; run the command again to resume {count_runs(unfinished)}", file=sys.stderr)
     for line in [*(note for state in states for note in state.outcome.notes), *problems]:
@@ -206,5 +237,6 @@ def run_studies(
     )
     print_summary(findings)
     print(f"report: {page}")
+    results.update(report=page, studies=[summarize_study(study) for study in findings])
     if problems:
         raise typer.Exit(1)

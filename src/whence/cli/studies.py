@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
 from whence.errors import WhenceError, usage_error
 
 HELP = "List the studies and experiments that `whence run` can run."
@@ -18,7 +19,9 @@ whence studies --folder my_studies"""
 
 
 def studies(
+    ctx: typer.Context,
     folder: Annotated[Path | None, typer.Option(help="Folder with study files. Default: studies.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     from whence.lab.study import Study
     from whence.lab.study_files import STUDIES_FOLDER, list_study_files, load_study_file
@@ -34,11 +37,14 @@ def studies(
             "studies are files in a folder",
             "name it with --folder",
         )
+    results = ctx.with_resource(json_document("studies", as_json))
+    rows = results.setdefault("studies", [])
     for name, path in files.items():
         try:
             loaded = load_study_file(path)
         except WhenceError as error:  # one faulty file does not hide the others
             print(f"{name:28} unavailable: {error}")
+            rows.append({"file": name, "error": str(error)})
             continue
         for one in loaded:
             if isinstance(one, Study):
@@ -46,3 +52,4 @@ def studies(
             else:
                 size = f"experiment, figures in output/{one.folder}"
             print(f"{name:28} {one.name:28} {size}: {one.question}")
+            rows.append({"file": name, "name": one.name, "size": size, "question": one.question})

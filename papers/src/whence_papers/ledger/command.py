@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.json_output import JsonOption, print_json, select
 from whence.errors import usage_error
 from whence_papers import FOLDER
 from whence_papers.ledger.claims import SIGNS
@@ -40,6 +41,7 @@ def claims(
     results: Annotated[
         Path, typer.Option(help="Folder with the records of the studies.", show_default="in the package")
     ] = FOLDER / "results",
+    as_json: JsonOption = False,
 ) -> None:
     """List the claims of the sources with verdicts computed from records.
 
@@ -78,7 +80,10 @@ def claims(
     if page is not None or id_:
         add_provenance(rows)
     if page is not None:
-        print(f"page: {write_page(ledger, page)}")
+        print(f"page: {write_page(ledger, page)}", file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        print_json("claims", {"page": page, **select(ledger, "counts", "identities", "sources")})
+    if page is not None or as_json:
         return
     if id_:
         for row in rows:
