@@ -6,6 +6,7 @@ import torch
 from whence import Attention, LearnedRotary, Rotary, WhenceError
 from whence.checks import CHECKS
 from whence.checks.fixture import Fixture
+from whence.parallel import select_heads
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
@@ -45,6 +46,13 @@ def test_the_checks_group_queries_by_its_key_heads():
     fixture = Fixture(LearnedRotary(8, num_kv_heads=3))
     assert fixture.heads == 6
     CHECKS["grouped-query attention"].function(fixture)
+
+
+def test_a_process_with_some_heads_does_not_use_the_frequencies_of_others():
+    with pytest.raises(WhenceError, match=r"select_heads\(LearnedRotary\).*method='all_gather'"):
+        select_heads(LearnedRotary(4, num_kv_heads=4), 2, 4)
+    shared = LearnedRotary(4)
+    assert select_heads(shared, 2, 4) is shared
 
 
 def test_what_it_says_of_itself_and_refuses():

@@ -97,14 +97,15 @@ def select_heads(position: Position, start: int, end: int) -> Position:
 
 
 def _select(part: Position, start: int, end: int) -> Position:
-    if part.heads is None and not part.effects & {"score_scale", "bias", "sink"}:
+    by_key_head = (getattr(part, "num_kv_heads", None) or 1) > 1
+    if part.heads is None and not by_key_head and not part.effects & {"score_scale", "bias", "sink"}:
         return part  # the same for every head
     name = type(part).__name__
     if part.heads is not None and end > part.heads:
         raise usage_error(
             f"select_heads({name})", f"heads {start} to {end}", f"it has {part.heads} heads", f"use end={part.heads}"
         )
-    if part.heads is not None and part.effects & {"content_bias", "value_bias", "rotate"}:
+    if by_key_head or (part.heads is not None and part.effects & {"content_bias", "value_bias", "rotate"}):
         raise usage_error(
             f"select_heads({name})",
             "parameters per head that act on queries, keys or values",
