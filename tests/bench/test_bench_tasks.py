@@ -4,8 +4,9 @@ import pytest
 
 from whence.bench.tasks.catalogue import BENCHMARKS, select_subsets
 from whence.bench.tasks.files import file_checksum, find_file
-from whence.bench.tasks.scores import score_squad, token_f1
+from whence.bench.tasks.scores import score_squad
 from whence.errors import WhenceError
+from whence.lab.answer_scores import token_f1
 
 
 def rows_of(data, benchmark, subset):

@@ -258,3 +258,18 @@ def test_translation_with_an_encoder_decoder(run_whence, tmp_path):
     (tmp_path / "reviews.csv").write_text("text,label\n" + "a,1\nb,2\nc,1\nd,2\n" * 9)
     wrong = run_whence("compare", "--data", "reviews.csv", "--translations", "3")
     assert wrong.returncode == 2 and "--translations" in wrong.stderr and "classification of texts" in wrong.stderr
+
+
+def test_a_task_with_a_format_of_its_own_reads_the_data(run_whence, tmp_path):
+    context = "Ada bought a lamp in Rome. Bo slept."
+    qas = [{"id": "0", "question": "Where?", "answers": [{"text": "Rome", "answer_start": 21}]}]
+    articles = [{"title": str(n), "paragraphs": [{"context": f"{context} {n}.", "qas": qas}]} for n in range(6)]
+    (tmp_path / "q.json").write_text(json.dumps({"data": articles}))
+    small = ["--position", "none", "--seeds", "1", "--steps", "2", "--layers", "1", "--context", "24", "--jobs", "1"]
+    done = run_whence("compare", "--task", "squad", "--data", "q.json", *small)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("squad on q.json, token F1 (%) on test:")
+    record = json.loads(next((tmp_path / "build/compare").glob("*/*seed0.json")).read_text())
+    assert record["task"]["task"] == "squad" and record["task"]["file"] == "q.json" and record["task"]["context"] == 24
+    wrong = run_whence("compare", "--task", "squad", "--data", "q.json", "--label-column", "x")
+    assert wrong.returncode == 2 and "--label-column" in wrong.stderr and "squad" in wrong.stderr

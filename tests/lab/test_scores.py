@@ -11,7 +11,7 @@ from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_task import load_task
 from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, compute_metric
-from whence.lab.tasks.metrics import CLASSIFICATION_METRICS, classification_scores
+from whence.lab.tasks.metrics import BINARY_METRICS, CLASSIFICATION_METRICS, classification_scores
 
 CONSTANT = [
     {"name": "majority class", "kind": "constant", "about": "", "splits": {"test": {"accuracy": 0.69, "mcc": 0.0}}}
@@ -52,7 +52,8 @@ def reference_scores(truth, guess, weights=None):
     """All metrics of classification by scikit-learn."""
     metrics = pytest.importorskip("sklearn.metrics")
     terms = {"sample_weight": weights}
-    return {
+    two = {} if max(*truth, *guess) > 1 else {"binary_f1": metrics.f1_score(truth, guess, zero_division=0, **terms)}
+    return two | {
         "accuracy": metrics.accuracy_score(truth, guess, **terms),
         "balanced_accuracy": metrics.balanced_accuracy_score(truth, guess, **terms),
         "macro_f1": metrics.f1_score(truth, guess, average="macro", zero_division=0, **terms),
@@ -76,7 +77,7 @@ def test_scores_of_committed_runs_are_those_of_scikit_learn(data):
         cells = [(true, guess, n) for true, own in enumerate(row["confusion"]) for guess, n in enumerate(own) if n]
         truth, guess, weights = zip(*cells, strict=True)
         assert sum(weights) == row["num_targets"]
-        found = {metric: compute_metric(metric, row) for metric in CLASSIFICATION_METRICS}
+        found = {metric: compute_metric(metric, row) for metric in (*CLASSIFICATION_METRICS, *BINARY_METRICS)}
         assert found == pytest.approx(reference_scores(truth, guess, weights))
 
 
@@ -91,7 +92,7 @@ def test_scores_of_predictions_are_those_of_scikit_learn(classes):
     targets[::7] = IGNORE_INDEX
     counted = targets != IGNORE_INDEX
     expected = reference_scores(targets[counted].tolist(), logits[counted].argmax(-1).tolist())
-    for metric in CLASSIFICATION_METRICS:
+    for metric in expected:
         accumulator = MetricAccumulator(metric, num_classes=classes)
         for part, own in zip(logits.split(90), targets.split(90), strict=True):
             accumulator.add(part, Batch(torch.zeros(len(own), 1, dtype=torch.int64), own))
@@ -112,7 +113,9 @@ def test_scores_of_predictions_are_those_of_scikit_learn(classes):
 def test_scores_are_those_of_scikit_learn(confusion):
     truth = [k for k, row in enumerate(confusion) for n in row for _ in range(n)]
     guess = [j for row in confusion for j, n in enumerate(row) for _ in range(n)]
-    assert classification_scores(confusion) == pytest.approx(reference_scores(truth, guess))
+    found, expected = classification_scores(confusion), reference_scores(truth, guess)
+    assert ("binary_f1" in found) is (len(confusion) == 2)
+    assert found == pytest.approx({metric: expected[metric] for metric in found})
 
 
 def test_a_class_that_never_occurs_is_left_out():

@@ -31,6 +31,13 @@ def test_padding_changes_nothing_when_it_is_masked(name, side):
     assert not torch.allclose(model(padded), model(text))
 
 
+def test_logits_of_every_token():
+    model = encoder(Sinusoidal(WIDTH)).eval()
+    each = model(tokens(), pool=False)
+    assert each.shape == (*tokens().shape, model.spec.num_classes)
+    assert_same(each[:, 3], model.classifier(model.body(tokens())[:, 3]))
+
+
 def test_without_a_mask_every_token_counts():
     model = encoder(Sinusoidal(WIDTH)).eval()
     x = model.body(tokens())

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from whence.errors import WhenceError
+from whence.lab.answer_scores import normalize_answer
 from whence.probe.tasks import build_task, spread_slots
 from whence.probe.tasks.lost_in_the_middle import DOCUMENTS_FILE as FILE
 from whence.probe.tasks.lost_in_the_middle import documents_from_rows
-from whence.probe.tasks.task import best_subspan, is_correct, normalize_answer
+from whence.probe.tasks.task import best_subspan, is_correct
 
 PUBLISHED = Path(os.environ.get("WHENCE_DATA", "")) / FILE
 needs_published = pytest.mark.skipif(not PUBLISHED.is_file(), reason="WHENCE_DATA has no lost_in_the_middle")

@@ -38,14 +38,16 @@ whence compare --data pairs.jsonl --source-column en --target-column de
 
 whence compare --data pairs.jsonl --source-column en --target-column de --architecture encoder-decoder --translations 200 --metric bleu
 
+whence compare --task squad --data questions.json
+
 whence compare --layers 4 --lr 3e-4 --set schedule=cosine --position rotary --position "alibi; lr=1e-3"
 
 whence compare --sweep lr=1e-3,3e-3,1e-2 --position none --position rotary
 
 whence compare --config mine.toml --jobs 2
 
-Tasks: retrieval, copy, recall, topics, sources; from the folder of WHENCE_DATA also wikitext2, wikitext103, books, sst2,
-multi30k, wmt14.
+Tasks: retrieval, copy, recall, topics, sources, questions; from the folder of WHENCE_DATA also wikitext2, wikitext103,
+books, sst2, squad, multi30k, wmt14.
 
 Positions: {", ".join(SHORT_NAMES)}; or mechanisms with settings, joined by +."""
 
@@ -65,7 +67,8 @@ def compare(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Table (.csv, .tsv, .jsonl, .parquet), text file, folder, or Hugging Face dataset (hf:NAME)."
+            help="Table (.csv, .tsv, .jsonl, .parquet), text file, folder, or Hugging Face dataset (hf:NAME); with --task squad "
+            "a file of its format."
         ),
     ] = None,
     text_column: Annotated[
@@ -108,7 +111,9 @@ def compare(
     ] = False,
     metric: Annotated[
         str | None,
-        typer.Option(help="Metric that decides: accuracy, balanced_accuracy, macro_f1, mcc, perplexity, bleu or chrf."),
+        typer.Option(
+            help="Metric that decides, such as accuracy, macro_f1, mcc, perplexity, bleu, rougeL or token_f1."
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Number of seeds per arm. Default: add seeds until decided.", min=1)
@@ -223,8 +228,8 @@ def compare(
         "skip_bad_rows": skip_bad_rows or None,
     }
     if data is not None:
-        name, task_settings[name] = default_studies.file_task(data, **options)
-        tasks.append(name)
+        name, task_settings[name] = default_studies.file_task(data, tasks, **options)
+        tasks += [name] if name not in tasks else []
     elif unused := [name for name, value in options.items() if value is not None]:
         option = f"--{unused[0].replace('_', '-')}"
         raise usage_error(option, "no --data", "it is an option of a data file", "add --data FILE")

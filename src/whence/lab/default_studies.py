@@ -69,6 +69,18 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "budget": {"steps": 400, "batch_size": 32, "lr": 3e-3, "evaluate_every": 100},
         "settings": {"pairs": 4, "keys": 32, "values": 8, "items": 128},
     },
+    "questions": {
+        "question": "Does it find the answers to questions about a passage, and see that some have none?",
+        "model": {"embed_dim": 32, "heads": 4, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
+        "budget": {"steps": 400, "batch_size": 16, "lr": 3e-3, "evaluate_every": 200},
+        "settings": {"facts": 2, "context": 40},
+    },
+    "squad": {
+        "question": "Does it find the answers to questions about a passage, and see that some have none?",
+        "model": {"embed_dim": 64, "heads": 4, "layers": 2, "ffn_dim": 256, "dropout": 0.1},
+        "budget": {"steps": 400, "batch_size": 16, "lr": 1e-3},
+        "settings": {"context": 192},
+    },
 }
 
 #: model and budget of a task on a user's data
@@ -209,30 +221,40 @@ def choose_looks(seeds: int | None, until: str | None) -> tuple[int, ...]:
     return (*(look for look in DEFAULT_LOOKS if look < seeds), seeds)
 
 
-def file_task(data: str, **options: Any) -> tuple[str, dict[str, Any]]:
+def file_task(data: str, tasks: Sequence[str] = (), **options: Any) -> tuple[str, dict[str, Any]]:
     """The task on a user's data with its settings.
 
-    Packed documents of a token folder. Pairs of texts if a source or a target column is named; otherwise classification of a table, and language modelling of
-    any other text or of a table without labels. The settings contain a hash of the data, so that changed data make another study.
+    A task of ``tasks`` that reads a path, such as ``squad``, reads the data. Without one the options decide: packed documents of
+    a token folder; pairs of texts if a source or a target column is named; otherwise classification of a table, and language
+    modelling of any other text or of a table without labels. The settings contain a hash of the data, so that changed data make
+    another study.
 
     Args:
         data: a file, a folder, ``hf:NAME``, or the name of a Hugging Face dataset.
+        tasks: names of the tasks that the user chose.
         options: settings of the task that the user chose; None means that an option was left out.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     data = _locate_data(data)
-    task = _choose_file_task(data, chosen)
+    readers = [task for task in tasks if "path" in inspect.signature(lab_tasks.find_task_class(task)).parameters]
+    if len(readers) > 1:
+        got = f"{data} for {' and '.join(readers)}"
+        raise usage_error("--data", got, "one task reads the data", "name one of them with --task")
+    if readers and hub.is_hub_name(data):
+        raise usage_error("--data", data, f"{readers[0]} reads files", "save the data as files and name them")
+    task = readers[0] if readers else _choose_file_task(data, chosen)
     known = inspect.signature(lab_tasks.find_task_class(task)).parameters
     for name, value in chosen.items():
         if name not in known:
             raise usage_error(
                 f"--{name.replace('_', '-')}",
                 f"{value!r} with {data}",
-                f"{FILE_TASK_USES[task]} has no such option",
+                f"{FILE_TASK_USES.get(task, task)} has no such option",
                 "leave it out",
             )
     tokens = str(chosen.get("tokens", ""))
-    return task, {"path": data, "sha256": hash_inputs(data, tokens), **chosen}
+    usual = TASK_DEFAULTS.get(task, {}).get("settings", {})
+    return task, {**usual, "path": data, "sha256": hash_inputs(data, tokens), **chosen}
 
 
 def rebase_data(data: str, folder: Path) -> str:

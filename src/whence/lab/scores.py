@@ -9,7 +9,7 @@ from typing import Any
 
 from whence.lab.tasks.base import compute_metric
 from whence.lab.tasks.baselines import CONSTANT, RULE
-from whence.lab.tasks.metrics import CLASSIFICATION_METRICS, GENERATION_METRICS
+from whence.lab.tasks.metrics import BINARY_METRICS, CLASSIFICATION_METRICS, PREDICTION_METRICS
 from whence.statistics import proportion, summary
 
 
@@ -42,7 +42,9 @@ def collect_scores(runs: Mapping[str, Sequence[Mapping[str, Any]]], split: str) 
         if not rows or not all({"num_targets", "correct", "cross_entropy"} <= row.keys() for row in rows):
             continue
         metrics = list(CLASSIFICATION_METRICS) if all("confusion" in row for row in rows) else ["accuracy"]
-        metrics += [metric for metric in GENERATION_METRICS if all(metric in row for row in rows)]
+        if all(len(row.get("confusion", ())) == 2 for row in rows):
+            metrics += BINARY_METRICS
+        metrics += [metric for metric in PREDICTION_METRICS if all(metric in row for row in rows)]
         scores[arm] = {
             metric: math.fsum(compute_metric(metric, row) for row in rows) / len(rows)
             for metric in (*metrics, "perplexity")
@@ -80,7 +82,7 @@ def judge_constant(
     best = max(constants, key=lambda name: sign * constants[name])
     level = alpha / len(values)
     sampling = 0.0
-    if items and metric in CLASSIFICATION_METRICS:
+    if items and metric in (*CLASSIFICATION_METRICS, *BINARY_METRICS):
         share = constants[best] if metric == "accuracy" else 0.5
         deviation = 1.0 if metric == "mcc" else math.sqrt(share * (1 - share))
         sampling = NormalDist().inv_cdf(1 - level) * deviation / math.sqrt(items)

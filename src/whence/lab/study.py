@@ -20,9 +20,16 @@ SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("Adam", "AdamW")
 PRECISIONS = ("no", "bf16")
 #: every evaluation records the counts for accuracy and perplexity; one of classification also those for balanced_accuracy,
-#: macro_f1 and mcc; one that translates has bleu and chrf
-METRICS = ("accuracy", "perplexity", "balanced_accuracy", "macro_f1", "mcc", "bleu", "chrf")
-PERCENT_METRICS = ("accuracy", "balanced_accuracy", "macro_f1")  # shown in percent
+#: macro_f1 and mcc, and one of two classes binary_f1; one that translates has bleu and chrf, one that summarizes rouge1, rouge2
+#: and rougeL, one that answers questions exact_match and token_f1, one that predicts similarity pearson and spearman
+METRICS = (
+    "accuracy", "perplexity", "balanced_accuracy", "macro_f1", "mcc", "binary_f1", "bleu", "chrf", "rouge1", "rouge2", "rougeL",
+    "exact_match", "token_f1", "pearson", "spearman",
+)  # fmt: skip
+#: shown in percent
+PERCENT_METRICS = (
+    "accuracy", "balanced_accuracy", "macro_f1", "binary_f1", "rouge1", "rouge2", "rougeL", "exact_match", "token_f1",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ def label_task(task: str, settings: Mapping[str, Any]) -> str:
     if task in FILE_TASKS:
         path = str(settings["path"])
         return path if hub.is_hub_name(path) else Path(path).resolve().name
+    if settings.get("path"):  # a task with a format of its own, on a user's data
+        return f"{task} on {Path(str(settings['path'])).name}"
     file = split_file(task)
     return task if file is None else f"{Path(file[0]).name}{file[1]}"
 

@@ -228,11 +228,11 @@ class TuningTask(Task):
         return self.inner.metric_accumulator()
 
     @property
-    def generation_metrics(self) -> tuple[str, ...]:
-        return self.inner.generation_metrics
+    def prediction_metrics(self) -> tuple[str, ...]:
+        return self.inner.prediction_metrics
 
-    def score_generations(self, model: nn.Module, split: str) -> dict[str, float]:
-        return self.inner.score_generations(model, split)
+    def score_predictions(self, model: nn.Module, split: str) -> dict[str, float]:
+        return self.inner.score_predictions(model, split)
 
     def train_batch(self, size: int, generator: torch.Generator) -> Batch:
         return self.inner.train_batch(size, generator)

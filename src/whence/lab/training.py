@@ -108,7 +108,7 @@ def sum_penalties(model: nn.Module) -> Tensor | None:
 
 
 def evaluate_split(task: Task, model: nn.Module, split: str, device: torch.device) -> dict[str, Any]:
-    """The value of the metric on a split, with the counts behind it and the scores of generated texts."""
+    """The value of the metric on a split, with the counts behind it and the scores of what the model predicts."""
     return evaluate(task, model, task.evaluation(split), device, split)
 
 
@@ -116,7 +116,7 @@ def evaluate_split(task: Task, model: nn.Module, split: str, device: torch.devic
 def evaluate(
     task: Task, model: nn.Module, batches: list[Batch], device: torch.device, split: str | None = None
 ) -> dict[str, Any]:
-    """The value of the metric over some batches, with the counts behind it. Texts are generated for a named split only."""
+    """The value of the metric over some batches, with the counts behind it. Texts and answers are predicted for a named split only."""
     was_training = model.training
     model.eval()
     accumulator = task.metric_accumulator()
@@ -124,7 +124,7 @@ def evaluate(
         batch = to_device(batch, device)
         accumulator.add(task.logits(model, batch).float(), batch)
     if split is not None:
-        accumulator.generations = task.score_generations(model, split)
+        accumulator.prediction_scores = task.score_predictions(model, split)
     model.train(was_training)
     return accumulator.result()
 

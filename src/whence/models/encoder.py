@@ -1,4 +1,4 @@
-"""``Encoder``: a bidirectional transformer that classifies a sequence."""
+"""``Encoder``: a bidirectional transformer that classifies a sequence, or each of its tokens."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ class Encoder(nn.Module):
         self.body = Body(spec, positions, backend)
         self.classifier = Classifier(spec)
 
-    def forward(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
-        """Logits ``[B, classes]`` for tokens ``[B, T]``.
+    def forward(self, tokens: Tensor, key_mask: Tensor | None = None, *, pool: bool = True) -> Tensor:
+        """Logits ``[B, classes]`` for tokens ``[B, T]``; without ``pool`` those of every token, ``[B, T, classes]``.
 
         ``key_mask`` is a bool ``[B, T]``, True for real tokens: only these are attended to and averaged (a row without
         any averages to zeros). Without it every token counts.
         """
         x = self.body(tokens, key_mask=key_mask)
+        if not pool:
+            return self.classifier(x)
         mask = resolve_key_mask(None, key_mask, tokens.shape[0], tokens.shape[1], tokens.device)
         return self.classifier(masked_mean(x, mask))
 

@@ -11,11 +11,8 @@ read from the folder of WHENCE_DATA; ``python -m whence.lab.data.downloads multi
 
 from dataclasses import dataclass
 
-from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
-from whence_papers.studies.epar.protocol import ARMS, SEEDS
-
-WITH_VECTORS = (Arm("Learned + EPAR", "Learned() + Epar()"), Arm("Sinusoidal + EPAR", "Sinusoidal() + Epar()"))
+from whence_papers.studies.epar.protocol import ARMS, SEEDS, WITH_VECTORS
 
 
 @dataclass(frozen=True)

@@ -6,37 +6,14 @@ so exact match, F1 and ROUGE are here.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from whence.errors import require_package
-from whence.probe.tasks.task import normalize_answer
+from whence.lab.answer_scores import exact_match, normalize_answer, score_answer, token_f1
 
 Row = dict[str, Any]
 UNANSWERABLE = "unanswerable"
-
-
-def exact_match(answer: str, reference: str) -> float:
-    """1 if the two are equal without case, punctuation and articles.
-
-    >>> exact_match("The Eiffel tower.", "eiffel Tower"), exact_match("Paris", "")
-    (1.0, 0.0)
-    """
-    return float(normalize_answer(answer) == normalize_answer(reference))
-
-
-def token_f1(answer: str, reference: str) -> float:
-    """F1 of the words of an answer. An empty side scores 1 only against another empty side, as SQuAD 2.0 defines it.
-
-    >>> token_f1("the tower in Paris", "Paris"), token_f1("", ""), token_f1("Paris", "")
-    (0.5, 1.0, 0.0)
-    """
-    words, expected = normalize_answer(answer).split(), normalize_answer(reference).split()
-    if not words or not expected:
-        return float(words == expected)
-    common = sum((Counter(words) & Counter(expected)).values())
-    return 2 * common / (len(words) + len(expected))
 
 
 def score_squad(row: Row, results: Sequence[str]) -> dict[str, float]:
@@ -47,11 +24,8 @@ def score_squad(row: Row, results: Sequence[str]) -> dict[str, float]:
     answer = results[0].strip()
     if normalize_answer(answer) == UNANSWERABLE:
         answer = ""
-    references = row["answers"] or [""]
-    scores = {
-        "exact": max(exact_match(answer, one) for one in references),
-        "f1": max(token_f1(answer, one) for one in references),
-    }
+    found = score_answer(answer, row["answers"])
+    scores = {"exact": found["exact_match"], "f1": found["token_f1"]}
     part = "HasAns" if row["answers"] else "NoAns"
     return scores | {f"{part}_{name}": value for name, value in scores.items()}
 

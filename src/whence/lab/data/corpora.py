@@ -27,6 +27,7 @@ ORIGINS = {
     "sst2": "run: python -m whence.lab.data.downloads sst2",
     "multi30k": "run: python -m whence.lab.data.downloads multi30k",
     "wmt14": "run: python -m whence.lab.data.downloads wmt14",
+    "squad": "put train-v2.0.json and dev-v2.0.json, as published with arXiv 1806.03822, into its folder squad",
     "lost_in_the_middle": "put kv-retrieval-75_keys.jsonl.gz and nq-open-oracle.jsonl.gz, as published with arXiv "
     "2307.03172, into its folder lost_in_the_middle",
     "books": "run: python -m whence.lab.data.downloads books",

@@ -199,6 +199,21 @@ def build_tokenizer(tokens: str, train: Iterable[str], limit: int | None = None)
     return TokenizerFile(tokens)
 
 
+def locate_tokens(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
+    """The characters of each token of ``encode(text)``, as start and end.
+
+    >>> locate_tokens(WordTokenizer.count(["a"]), "a  bc!"), locate_tokens(ByteTokenizer(), "aé")
+    ([(0, 1), (3, 5), (5, 6)], [(0, 1), (1, 2), (1, 2)])
+    """
+    if isinstance(tokenizer, WordTokenizer):
+        return [match.span() for match in tokenizer.pattern.finditer(text)]
+    if isinstance(tokenizer, TokenizerFile):
+        return list(tokenizer.tokenizer.encode(text, add_special_tokens=False).offsets)
+    if isinstance(tokenizer, ReservedTokenizer):
+        return locate_tokens(tokenizer.tokenizer, text)
+    return [(at, at + 1) for at, character in enumerate(text) for _ in character.encode()]  # bytes
+
+
 def token_unit(tokens: str) -> str:
     """The name of a tokenizer's tokens in a report."""
     return tokens if tokens in TOKENS else f"tokens of {Path(tokens).name}"

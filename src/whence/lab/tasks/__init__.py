@@ -16,6 +16,7 @@ from whence.lab.tasks.classification import Sources, Sst2
 from whence.lab.tasks.files import FILE_TASKS
 from whence.lab.tasks.generated import Copying, Recall, Retrieval
 from whence.lab.tasks.language_modelling import Books, Topics, WikiText2, WikiText103
+from whence.lab.tasks.question_answering import GeneratedQuestions, Squad
 from whence.lab.tasks.translation import Multi30k, Wmt14
 from whence.plugins import TASKS as GROUP
 from whence.plugins import (
@@ -49,10 +50,12 @@ TASKS: dict[str, TaskInfo] = {
     "recall": TaskInfo(Recall, True, "recall the latest marked symbol"),
     "topics": TaskInfo(Topics, True, "language modelling on Python's help topics"),
     "sources": TaskInfo(Sources, True, "classify snippets as prose, code or docstrings"),
+    "questions": TaskInfo(GeneratedQuestions, True, "answer questions about generated passages"),
     "wikitext2": TaskInfo(WikiText2, False, "language modelling on two million words of Wikipedia"),
     "wikitext103": TaskInfo(WikiText103, False, "language modelling on a hundred million words of Wikipedia"),
     "books": TaskInfo(Books, False, "language modelling on public-domain books"),
     "sst2": TaskInfo(Sst2, False, "sentiment of film reviews"),
+    "squad": TaskInfo(Squad, False, "answer questions about passages, some of which have no answer"),
     "multi30k": TaskInfo(Multi30k, False, "translation of image descriptions, English to German"),
     "wmt14": TaskInfo(Wmt14, False, "translation of news, English to German"),
 }

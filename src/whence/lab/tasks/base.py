@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from whence.errors import usage_error
 from whence.lab.arms import Arm
-from whence.lab.tasks.metrics import CLASSIFICATION_METRICS, GENERATION_METRICS, classification_scores
+from whence.lab.tasks.metrics import BINARY_METRICS, CLASSIFICATION_METRICS, PREDICTION_METRICS, classification_scores
 from whence.models import ModelSpec, build
 from whence.plugins import did_you_mean
 from whence.position.expression import ModelDims
@@ -52,7 +52,7 @@ class MetricAccumulator:
         self.metric = metric
         self.targets = self.correct = 0
         self.cross_entropy = 0.0
-        self.generations: dict[str, float] = {}  # scores of generated texts; see Task.score_generations
+        self.prediction_scores: dict[str, float] = {}  # see Task.score_predictions
         self.confusion = None if num_classes is None else torch.zeros(num_classes, num_classes, dtype=torch.int64)
 
     def add(self, logits: Tensor, batch: Batch) -> None:
@@ -71,7 +71,7 @@ class MetricAccumulator:
         row: dict[str, Any] = {"num_targets": self.targets, "correct": self.correct, "cross_entropy": mean}
         if self.confusion is not None:
             row["confusion"] = self.confusion.tolist()
-        row |= self.generations
+        row |= self.prediction_scores
         return {"value": compute_metric(self.metric, row), **row}
 
 
@@ -83,7 +83,7 @@ def compute_metric(metric: str, row: Mapping[str, Any]) -> float:
     """
     if metric == "perplexity":
         return math.exp(min(row["cross_entropy"], 700.0))
-    if metric in GENERATION_METRICS:
+    if metric in PREDICTION_METRICS:
         return row[metric]
     return (
         row["correct"] / row["num_targets"] if metric == "accuracy" else classification_scores(row["confusion"])[metric]
@@ -124,7 +124,7 @@ class Task(ABC):
     vocab_size: int
     num_classes: int | None = None
     context: int  # tokens of the longest training input
-    metric: str  # "accuracy", "perplexity", for classification one of CLASSIFICATION_METRICS, or of generation_metrics
+    metric: str  # "accuracy", "perplexity", for classification one of CLASSIFICATION_METRICS, or of prediction_metrics
     pad: int | None = None  # padding token, if there is one
     settings: dict[str, Any]
     validation: str | None = None  # split for early stopping and for choosing weights
@@ -138,11 +138,11 @@ class Task(ABC):
 
     @property
     def higher_is_better(self) -> bool:
-        return self.metric in (*CLASSIFICATION_METRICS, *GENERATION_METRICS)
+        return self.metric in (*CLASSIFICATION_METRICS, *BINARY_METRICS, *PREDICTION_METRICS)
 
     @property
-    def generation_metrics(self) -> tuple[str, ...]:
-        """The metrics that ``score_generations`` returns."""
+    def prediction_metrics(self) -> tuple[str, ...]:
+        """The metrics that ``score_predictions`` returns."""
         return ()
 
     def facts(self) -> dict[str, Any]:
@@ -174,8 +174,8 @@ class Task(ABC):
         """A new accumulator for one evaluation; its result has at least ``value``."""
         return MetricAccumulator(self.metric, self.num_classes)
 
-    def score_generations(self, model: nn.Module, split: str) -> dict[str, float]:
-        """Scores of texts that the model generates for a split, by metric; empty for a task that generates none."""
+    def score_predictions(self, model: nn.Module, split: str) -> dict[str, float]:
+        """Scores of what the model predicts for a split beside logits, by metric: texts, answers or numbers; empty if there are none."""
         return {}
 
     def notes(self, model: nn.Module) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class PairsTask(Task):
         return describe_lengths(longer, self.context, f"{unit} of the longer side")
 
     @property
-    def generation_metrics(self) -> tuple[str, ...]:
+    def prediction_metrics(self) -> tuple[str, ...]:
         return ("bleu", "chrf") if self.translations else ()
 
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
@@ -205,7 +205,7 @@ class PairsTask(Task):
         rows = [row.tolist() for row in generated]
         return [row[: row.index(END_TOKEN)] if END_TOKEN in row else row for row in rows]
 
-    def score_generations(self, model: nn.Module, split: str) -> dict[str, float]:
+    def score_predictions(self, model: nn.Module, split: str) -> dict[str, float]:
         """BLEU and chrF of the translations of the first pairs of a split, against the target texts as they are in the data."""
         if not self.translations:
             return {}

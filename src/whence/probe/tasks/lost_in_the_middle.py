@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import usage_error
+from whence.lab.answer_scores import normalize_answer
 from whence.lab.data.corpora import ORIGINS, data_file
-from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
+from whence.probe.tasks.task import Item, ProbeTask, require_items
 
 KEY_VALUE_FILE = "lost_in_the_middle/kv-retrieval-75_keys.jsonl.gz"
 

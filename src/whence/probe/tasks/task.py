@@ -6,14 +6,13 @@ Generated answers are scored as published by Liu et al. 2023 (arXiv 2307.03172).
 from __future__ import annotations
 
 import json
-import re
-import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from whence.errors import usage_error
+from whence.lab.answer_scores import normalize_answer
 from whence.lab.data.corpora import content_hash
 
 Span = tuple[int, int]
@@ -176,18 +175,6 @@ def spread_slots(slots: int, count: int) -> tuple[int, ...]:
 def require_items(subject: str, available: int, requested: int) -> None:
     if requested < 1 or available < requested:
         raise usage_error(subject, f"{requested} items", f"there are {available}", "pass a number from 1 to that")
-
-
-PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normalize_answer(text: str) -> str:
-    """A text as SQuAD compares it: lower case, no punctuation, no articles, single spaces.
-
-    >>> normalize_answer("The Beatles' *first*  album, an LP")
-    'beatles first album lp'
-    """
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text.lower().translate(PUNCTUATION)).split())
 
 
 def value_occurs(output: str, answers: Sequence[str]) -> bool:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import WhenceError, usage_error
+from whence.lab.answer_scores import normalize_answer
 from whence.plugins import (
     PROBE_TASKS,
     is_reference,
@@ -28,7 +29,7 @@ from whence.plugins import (
     parse_arguments,
     parse_reference,
 )
-from whence.probe.tasks.task import Item, ProbeTask, normalize_answer, require_items
+from whence.probe.tasks.task import Item, ProbeTask, require_items
 
 FIELDS = ("question", "gold", "others", "answers", "rivals", "id")
 NUM_DRAWN_RIVALS = 9  # if the file has none

@@ -16,7 +16,10 @@ from whence.report.formatting import NO_VALUE, format_count, format_number, is_f
 from whence.report.html_page import scrollable
 
 MAX_CLASSES = 20  # further ones are summed up
-METRIC_ORDER = ("accuracy", "balanced_accuracy", "macro_f1", "mcc", "bleu", "chrf", "perplexity")
+METRIC_ORDER = (
+    "token_f1", "exact_match", "pearson", "spearman", "accuracy", "balanced_accuracy", "macro_f1", "binary_f1", "mcc", "rougeL",
+    "rouge1", "rouge2", "bleu", "chrf", "perplexity",
+)  # fmt: skip
 
 
 def data_section(data: Mapping[str, Any]) -> str:
@@ -159,7 +162,7 @@ def _cells(row: Mapping[str, float], metrics: list[str]) -> list[str]:
 def _format(metric: str, value: float) -> str:
     if metric in PERCENT_METRICS:
         return format_number(100 * value, 1)
-    return format_number(value, 3 if metric == "mcc" else 2)
+    return format_number(value, 3 if metric in ("mcc", "pearson", "spearman") else 2)
 
 
 def _percent(share: float) -> str:

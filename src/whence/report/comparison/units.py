@@ -21,6 +21,14 @@ METRIC_NAMES = {
     "mcc": "MCC",
     "bleu": "BLEU",
     "chrf": "chrF",
+    "binary_f1": "F1",
+    "rouge1": "ROUGE-1",
+    "rouge2": "ROUGE-2",
+    "rougeL": "ROUGE-L",
+    "exact_match": "exact match",
+    "token_f1": "token F1",
+    "pearson": "Pearson correlation",
+    "spearman": "Spearman correlation",
 }
 
 

@@ -23,6 +23,8 @@ ARMS = (
     Arm("EPAR, basic", 'Epar(form="basic")'),
     Arm("EPAR, enhanced", "Epar()"),
 )
+#: the source adds position vectors to the input of its models as well
+WITH_VECTORS = (Arm("Learned + EPAR", "Learned() + Epar()"), Arm("Sinusoidal + EPAR", "Sinusoidal() + Epar()"))
 BYTES = 256
 
 

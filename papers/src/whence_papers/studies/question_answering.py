@@ -1,0 +1,51 @@
+"""The EPAR source's question answering: SQuAD 2.0 with exact match and F1, in the published and in shuffled order.
+
+The source fine-tunes a pretrained model and reports F1 on SQuAD 2.0; it says that F1 falls by 2.5 % where the order is shuffled.
+Here an encoder is trained from scratch, so its F1 is far below; the comparison of positions is the same. Two studies: trained and
+scored on contexts as they are, and on contexts with shuffled sentences. Each also scores the other order.
+
+``scale`` is "small" (generated passages, a smoke test, seconds), "cpu" (a part of SQuAD 2.0's development set, about an hour on two
+cores), "gpu" (the whole development set, split by article) or "source" (the training set, at the size of the source). ``data`` names
+other questions in the format of SQuAD: a file, or a folder with train, dev and test.
+"""
+
+from typing import Any
+
+from whence.lab.study import Study
+from whence_papers.epar.task_studies import SIZES, build_task_study
+
+#: task and settings by scale
+SCALES: dict[str, tuple[str, dict[str, Any]]] = {
+    "small": ("questions", {"passages": 40, "test_passages": 10, "facts": 2, "context": 40}),
+    "cpu": ("squad", {"train_part": "dev", "context": 160, "words": 8000, "test_questions": 300}),
+    "gpu": ("squad", {"train_part": "dev", "context": 320, "words": 12_000}),
+    "source": ("squad", {"context": 384, "words": 32_000}),
+}
+#: settings of the size for another data set
+OWN = {
+    "small": {"context": 160, "questions": 100, "test_questions": 20},
+    "cpu": {"context": 160, "test_questions": 300},
+}
+
+
+def studies(scale: str = "cpu", data: str | None = None) -> list[Study]:
+    task, settings = SCALES[scale]
+    if data:
+        task, settings = "squad", {"path": data} | OWN.get(scale, {"context": 384, "words": 32_000})
+    return [
+        build_task_study(
+            name=f"question-answering-{scale}-{task}-{order}",
+            question=f"Does an encoder with EPAR answer questions about {text} better than with the positions its source compares "
+            "it with?",
+            task=task,
+            task_settings=settings | {"order": order},
+            size=SIZES[scale],
+            about=SIZES[scale].describe("questions"),
+            split=split,
+            metric="token_f1",
+        )
+        for order, split, text in (
+            ("original", "test", "passages"),
+            ("shuffled", "shuffled", "passages with shuffled sentences"),
+        )
+    ]  # fmt: skip
