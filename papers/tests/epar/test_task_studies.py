@@ -12,7 +12,8 @@ from whence_papers import FOLDER
 from whence_papers.epar.task_studies import SIZES
 
 PROTOCOL = runpy.run_path(str(FOLDER / "studies/epar/protocol.py"))
-FILES = {name: runpy.run_path(str(FOLDER / f"studies/{name}.py")) for name in ("question_answering",)}
+NAMES = ("question_answering", "glue", "summarization", "language_modelling")
+FILES = {name: runpy.run_path(str(FOLDER / f"studies/{name}.py")) for name in NAMES}
 
 
 @pytest.mark.parametrize("scale", SIZES)
@@ -43,3 +44,26 @@ def test_questions(tmp_path):
         assert row["value"] == row["token_f1"] and "exact_match" in row
     (own, _) = FILES["question_answering"]["studies"]("gpu", "mine.json")
     assert own.task == "squad" and own.task_settings["path"] == "mine.json"
+
+
+@pytest.mark.parametrize(
+    "name, metric", [("glue", "accuracy"), ("summarization", "rougeL"), ("language_modelling", "perplexity")]
+)
+def test_the_other_tasks(name, metric, tmp_path):
+    (study,) = FILES[name]["studies"]("small")
+    assert load_task(study).metric == metric
+    for row in run_two_arms(study, tmp_path):
+        assert row["value"] == (row[metric] if metric in row else pytest.approx(row["value"])) and row["value"] > 0
+
+
+def test_own_data():
+    (glue,) = FILES["glue"]["studies"]("gpu", subset="rte", data="RTE")
+    assert (
+        glue.task_settings["subset"] == "rte" and glue.task_settings["path"] == "RTE" and glue.decision.split == "dev"
+    )
+    (papers,) = FILES["summarization"]["studies"]("cpu", data="papers.jsonl")
+    assert papers.task == "arxiv" and papers.task_settings["path"] == "papers.jsonl"
+    (text,) = FILES["language_modelling"]["studies"]("small", data="book.txt")
+    assert text.task == "text_file" and text.task_settings["lengths"] == [1]
+    gpu = FILES["language_modelling"]["studies"]("gpu")
+    assert [study.name for study in gpu] == ["language-modelling-gpu-books", "language-modelling-gpu-wikitext2-valid"]

@@ -40,14 +40,18 @@ whence compare --data pairs.jsonl --source-column en --target-column de --archit
 
 whence compare --task squad --data questions.json
 
+whence compare --task glue --subset rte --data RTE
+
+whence compare --data papers.jsonl --source-column article --target-column abstract --target-context 64 --summaries 50 --metric rougeL
+
 whence compare --layers 4 --lr 3e-4 --set schedule=cosine --position rotary --position "alibi; lr=1e-3"
 
 whence compare --sweep lr=1e-3,3e-3,1e-2 --position none --position rotary
 
 whence compare --config mine.toml --jobs 2
 
-Tasks: retrieval, copy, recall, topics, sources, questions; from the folder of WHENCE_DATA also wikitext2, wikitext103,
-books, sst2, squad, multi30k, wmt14.
+Tasks: retrieval, copy, recall, topics, sources, questions, reports, paraphrases; from the folder of WHENCE_DATA also
+wikitext2, wikitext103, books, sst2, squad, qmsum, arxiv, glue, multi30k, wmt14.
 
 Positions: {", ".join(SHORT_NAMES)}; or mechanisms with settings, joined by +."""
 
@@ -67,8 +71,8 @@ def compare(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Table (.csv, .tsv, .jsonl, .parquet), text file, folder, or Hugging Face dataset (hf:NAME); with --task squad "
-            "a file of its format."
+            help="Table (.csv, .tsv, .jsonl, .parquet), text file, folder, or Hugging Face dataset (hf:NAME); with --task squad, "
+            "glue, qmsum or arxiv data of its format."
         ),
     ] = None,
     text_column: Annotated[
@@ -79,6 +83,7 @@ def compare(
     ] = None,
     source_column: Annotated[str | None, typer.Option(help="Column of --data with the source of each pair.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column of --data with the target of each pair.")] = None,
+    subset: Annotated[str | None, typer.Option(help="Task of GLUE for --task glue. Default: sst2.")] = None,
     architecture: Annotated[
         str | None, typer.Option(help="Model for pairs: decoder or encoder-decoder. Default: decoder.")
     ] = None,
@@ -89,8 +94,14 @@ def compare(
     translations: Annotated[
         int | None, typer.Option(help="Pairs of each split to translate for BLEU and chrF. Default: 0.", min=0)
     ] = None,
+    summaries: Annotated[
+        int | None, typer.Option(help="Pairs of each split to summarize for ROUGE. Default: 0.", min=0)
+    ] = None,
+    target_context: Annotated[
+        int | None, typer.Option(help="Tokens of the target of a pair. Default: those of --context.", min=0)
+    ] = None,
     num_beams: Annotated[
-        int | None, typer.Option(help="Beams of the translations. Default: 1, greedy search.", min=1)
+        int | None, typer.Option(help="Beams of translations and summaries. Default: 1, greedy search.", min=1)
     ] = None,
     split_column: Annotated[
         str | None, typer.Option(help="Column of --data with train, validation or test. Default: a stratified split.")
@@ -218,9 +229,12 @@ def compare(
         "label_column": label_column,
         "source_column": source_column,
         "target_column": target_column,
+        "subset": subset,
         "architecture": architecture,
         "cross_position": cross_position,
         "translations": translations,
+        "summaries": summaries,
+        "target_context": target_context,
         "num_beams": num_beams,
         "split_column": split_column,
         "split_seed": split_seed,
@@ -230,9 +244,9 @@ def compare(
     if data is not None:
         name, task_settings[name] = default_studies.file_task(data, tasks, **options)
         tasks += [name] if name not in tasks else []
-    elif unused := [name for name, value in options.items() if value is not None]:
-        option = f"--{unused[0].replace('_', '-')}"
-        raise usage_error(option, "no --data", "it is an option of a data file", "add --data FILE")
+    else:
+        chosen = {name: value for name, value in options.items() if value is not None}
+        task_settings = default_studies.assign_options(tasks, chosen)
     named = {
         "layers": layers, "embed_dim": embed_dim, "heads": heads, "ffn_dim": ffn_dim, "dropout": dropout,
         "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,

@@ -75,6 +75,30 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "budget": {"steps": 400, "batch_size": 16, "lr": 3e-3, "evaluate_every": 200},
         "settings": {"facts": 2, "context": 40},
     },
+    "reports": {
+        "question": "Does it summarize a report, whose first and last sentence alone matter?",
+        "model": {"embed_dim": 32, "heads": 4, "layers": 1, "ffn_dim": 64, "dropout": 0.0},
+        "budget": {"steps": 400, "batch_size": 16, "lr": 3e-3, "evaluate_every": 200},
+        "settings": {"sentences": 4, "context": 40},
+    },
+    "paraphrases": {
+        "question": "Does it tell whether two sentences with the same words mean the same?",
+        "model": {"embed_dim": 32, "heads": 4, "layers": 2, "ffn_dim": 64, "dropout": 0.0},
+        "budget": {"steps": 400, "batch_size": 32, "lr": 3e-3, "evaluate_every": 100},
+        "settings": {},
+    },
+    "qmsum": {
+        "question": "Does it summarize what a meeting says about a query?",
+        "model": {"embed_dim": 64, "heads": 4, "layers": 2, "ffn_dim": 256, "dropout": 0.1},
+        "budget": {"steps": 400, "batch_size": 16, "lr": 1e-3},
+        "settings": {"context": 256, "target_context": 64, "summaries": 20},
+    },
+    "arxiv": {
+        "question": "Does it write the abstract of a paper?",
+        "model": {"embed_dim": 64, "heads": 4, "layers": 2, "ffn_dim": 256, "dropout": 0.1},
+        "budget": {"steps": 400, "batch_size": 16, "lr": 1e-3},
+        "settings": {"context": 256, "target_context": 64, "summaries": 20, "test_texts": 200},
+    },
     "squad": {
         "question": "Does it find the answers to questions about a passage, and see that some have none?",
         "model": {"embed_dim": 64, "heads": 4, "layers": 2, "ffn_dim": 256, "dropout": 0.1},
@@ -257,6 +281,27 @@ def file_task(data: str, tasks: Sequence[str] = (), **options: Any) -> tuple[str
     return task, {**usual, "path": data, "sha256": hash_inputs(data, tokens), **chosen}
 
 
+def assign_options(tasks: Sequence[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The settings of tasks that read files of a format of their own, from options without --data.
+
+    >>> assign_options(["glue", "copy"], {"subset": "rte"})
+    {'glue': {'subset': 'rte'}}
+    """
+    assigned: dict[str, dict[str, Any]] = {}
+    for name, value in options.items():
+        having = [
+            task for task in tasks
+            if {"path", name} <= set(inspect.signature(lab_tasks.find_task_class(task)).parameters)
+        ]  # fmt: skip
+        if not having:
+            option = f"--{name.replace('_', '-')}"
+            raise usage_error(option, "no --data", "it is an option of a data file", "add --data FILE")
+        for task in having:
+            usual = TASK_DEFAULTS.get(task, {}).get("settings", {})
+            assigned[task] = {**assigned.get(task, usual), name: value}
+    return assigned
+
+
 def rebase_data(data: str, folder: Path) -> str:
     """The value of --data with a relative path resolved against a folder. Names of datasets remain as they are.
 
@@ -405,5 +450,5 @@ def _file_name(task: str) -> str:
 def _first_split(task: str, settings: Mapping[str, Any]) -> str:
     """The split that decides. Built-in tasks are not loaded for it, since their data may be large."""
     if task in lab_tasks.TASKS:
-        return "dev" if task == "sst2" else "test"
+        return "dev" if task in ("sst2", "glue") else "test"
     return next(iter(lab_tasks.load(task, **settings).splits()))

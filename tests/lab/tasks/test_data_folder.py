@@ -35,7 +35,7 @@ def test_without_the_variable(monkeypatch, name):
     monkeypatch.delenv("WHENCE_DATA", raising=False)
     said = refused(load, name)
     assert said.startswith(f"task '{name}'") and "set WHENCE_DATA to a folder" in said
-    assert ("run: python -m " in said) is (name != "squad") and "fill it" not in said
+    assert ("run: python -m " in said) is (name not in ("squad", "qmsum", "arxiv")) and "fill it" not in said
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def fingerprint(task):
 
 
 def test_the_tasks_that_need_no_files():
-    assert EMBEDDED == ["retrieval", "copy", "recall", "topics", "sources", "questions"]
+    assert EMBEDDED == ["retrieval", "copy", "recall", "topics", "sources", "questions", "reports", "paraphrases"]
 
 
 @pytest.mark.parametrize("name", WITH_LENGTHS)

@@ -17,6 +17,9 @@ from whence.statistics.verdict_texts import describe_contrast, format_p
 METRICS = {
     "accuracy": (100.0, True, "points"),
     "perplexity": (1.0, False, ""),
+    "bleu": (1.0, True, "BLEU"),
+    "token_f1": (100.0, True, "points"),
+    "rougeL": (100.0, True, "points"),
     "repetition": (100.0, False, "points"),
     "nearness": (1.0, False, "tokens"),
     "distance": (1.0, True, "tokens"),

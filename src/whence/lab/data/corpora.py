@@ -28,6 +28,10 @@ ORIGINS = {
     "multi30k": "run: python -m whence.lab.data.downloads multi30k",
     "wmt14": "run: python -m whence.lab.data.downloads wmt14",
     "squad": "put train-v2.0.json and dev-v2.0.json, as published with arXiv 1806.03822, into its folder squad",
+    "glue": "put train.tsv and dev.tsv of the task, as published with arXiv 1804.07461, into its folder, such as glue/SST-2; for "
+    "SST-2 run: python -m whence.lab.data.downloads sst2",
+    "qmsum": "put train.jsonl, val.jsonl and test.jsonl, as published with arXiv 2104.05938, into its folder qmsum",
+    "arxiv": "put train.txt, val.txt and test.txt, as published with arXiv 1804.05685, into its folder arxiv",
     "lost_in_the_middle": "put kv-retrieval-75_keys.jsonl.gz and nq-open-oracle.jsonl.gz, as published with arXiv "
     "2307.03172, into its folder lost_in_the_middle",
     "books": "run: python -m whence.lab.data.downloads books",

@@ -15,8 +15,10 @@ from whence.lab.tasks.base import IGNORE_INDEX, Batch, MetricAccumulator, Task, 
 from whence.lab.tasks.classification import Sources, Sst2
 from whence.lab.tasks.files import FILE_TASKS
 from whence.lab.tasks.generated import Copying, Recall, Retrieval
+from whence.lab.tasks.glue import Glue, Paraphrases
 from whence.lab.tasks.language_modelling import Books, Topics, WikiText2, WikiText103
 from whence.lab.tasks.question_answering import GeneratedQuestions, Squad
+from whence.lab.tasks.summarization import Arxiv, GeneratedReports, Qmsum
 from whence.lab.tasks.translation import Multi30k, Wmt14
 from whence.plugins import TASKS as GROUP
 from whence.plugins import (
@@ -51,11 +53,16 @@ TASKS: dict[str, TaskInfo] = {
     "topics": TaskInfo(Topics, True, "language modelling on Python's help topics"),
     "sources": TaskInfo(Sources, True, "classify snippets as prose, code or docstrings"),
     "questions": TaskInfo(GeneratedQuestions, True, "answer questions about generated passages"),
+    "reports": TaskInfo(GeneratedReports, True, "summarize generated reports"),
+    "paraphrases": TaskInfo(Paraphrases, True, "tell whether two generated sentences mean the same"),
     "wikitext2": TaskInfo(WikiText2, False, "language modelling on two million words of Wikipedia"),
     "wikitext103": TaskInfo(WikiText103, False, "language modelling on a hundred million words of Wikipedia"),
     "books": TaskInfo(Books, False, "language modelling on public-domain books"),
     "sst2": TaskInfo(Sst2, False, "sentiment of film reviews"),
     "squad": TaskInfo(Squad, False, "answer questions about passages, some of which have no answer"),
+    "qmsum": TaskInfo(Qmsum, False, "summarize meetings by a query"),
+    "arxiv": TaskInfo(Arxiv, False, "summarize scientific papers"),
+    "glue": TaskInfo(Glue, False, "classify sentences and pairs of sentences"),
     "multi30k": TaskInfo(Multi30k, False, "translation of image descriptions, English to German"),
     "wmt14": TaskInfo(Wmt14, False, "translation of news, English to German"),
 }

@@ -203,7 +203,9 @@ class PairsFile(PairsTask):
         architecture: ``decoder`` or ``encoder-decoder``.
         cross_position: position in cross-attention: ``none``, or the ``same`` as in self-attention.
         translations: number of pairs of each split that are translated for BLEU and chrF; 0 for none.
-        num_beams: beams of the translations; 1 is greedy search.
+        num_beams: beams of the translations and summaries; 1 is greedy search.
+        summaries: number of pairs of each split that are summarized for ROUGE; 0 for none.
+        target_context: tokens of a target; 0 for those of the context.
     """
 
     name = "pairs_file"
@@ -224,8 +226,11 @@ class PairsFile(PairsTask):
         cross_position: str = "none",
         translations: int = 0,
         num_beams: int = 1,
+        summaries: int = 0,
+        target_context: int = 0,
     ) -> None:
-        check_pair_settings(self.name, context, architecture, cross_position, translations, num_beams)
+        require_at_least(self.name, "target_context", target_context, 0)
+        check_pair_settings(self.name, context, architecture, cross_position, translations, num_beams, summaries)
         _check_inputs(self.name, path, tokens, words, sha256)
         columns = {
             "--source-column": source_column,
@@ -237,7 +242,10 @@ class PairsFile(PairsTask):
         pairs = {part: [(e.texts[0], e.texts[1]) for e in own] for part, own in rows.by_part.items()}
         hashed = [text for own in pairs.values() for pair in own for text in pair]
         settings = _record_settings(path, tokens, words, split_column, split_seed, rows.bad_rows, hashed)
-        super().__init__(pairs, tokens, context, words, architecture, cross_position, translations, num_beams, settings)
+        super().__init__(
+            pairs, tokens, context, words, architecture, cross_position, translations, num_beams, settings, summaries,
+            target_context,
+        )  # fmt: skip
         self._facts = rows.facts(labels=False) | self._facts
 
 

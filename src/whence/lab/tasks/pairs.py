@@ -30,6 +30,7 @@ from whence.lab.tasks.base import (
 )
 from whence.lab.tasks.baselines import BigramModel, token_baselines
 from whence.lab.tasks.file_rows import unknown_share
+from whence.lab.tasks.summary_scores import ROUGE, rouge_signature, score_summaries
 from whence.lab.tasks.translation_scores import score_translations
 from whence.models import Decoder, EncoderDecoder, ModelSpec, build_encoder_decoder
 from whence.position.expression import ModelDims
@@ -40,6 +41,7 @@ ARCHITECTURES = ("decoder", "encoder-decoder")
 CROSS_POSITIONS = ("none", "same")
 #: translations in a record, for reading
 EXAMPLES = 5
+MAX_SOURCE = 600  # characters of a source in a record
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,10 @@ class PairsTask(Task):
         architecture: ``decoder`` or ``encoder-decoder``.
         cross_position: position in cross-attention: ``none``, or the ``same`` as in self-attention.
         translations: number of pairs of each split whose sources are translated and scored with BLEU and chrF.
-        num_beams: beams of these translations; 1 is greedy search.
+        num_beams: beams of generated texts; 1 is greedy search.
         settings: what else the record names about the data.
+        summaries: number of pairs of each split whose sources are summarized and scored with ROUGE.
+        target_context: tokens of a target; 0 for those of the context.
     """
 
     kind = "seq2seq"
@@ -86,9 +90,12 @@ class PairsTask(Task):
         translations: int,
         num_beams: int,
         settings: Mapping[str, Any],
+        summaries: int = 0,
+        target_context: int = 0,
     ) -> None:
         self.architecture, self.cross_position = architecture, cross_position
-        self.translations, self.num_beams = translations, num_beams
+        self.translations, self.num_beams, self.summaries = translations, num_beams, summaries
+        self.target_context = target_context or context
         inner = build_tokenizer(tokens, (text for pair in pairs["train"] for text in pair), words)
         self.tokenizer = ReservedTokenizer(inner, [PAD, SEPARATOR, END])
         self.vocab_size, self.context = self.tokenizer.size, context
@@ -97,13 +104,18 @@ class PairsTask(Task):
             for part, own in pairs.items()
         }
         arrange = arrange_sequences if architecture == "decoder" else arrange_sides
-        self.parts = {part: Pairs(*arrange(own, context), tuple(pairs[part])) for part, own in encoded.items()}
+        self.parts = {
+            part: Pairs(*arrange(own, context, target_context), tuple(pairs[part])) for part, own in encoded.items()
+        }
         self.validation = "validation" if "validation" in self.parts else None
         chosen = {
             "architecture": architecture, "cross_position": cross_position, "translations": translations,
-            "num_beams": num_beams,
+            "num_beams": num_beams, "summaries": summaries, "target_context": target_context,
         }  # fmt: skip
-        usual = {"architecture": "decoder", "cross_position": "none", "translations": 0, "num_beams": 1}
+        usual = {
+            "architecture": "decoder", "cross_position": "none", "translations": 0, "num_beams": 1, "summaries": 0,
+            "target_context": 0,
+        }  # fmt: skip
         # the usual values are left out, so that older records stay valid
         own_settings = {name: value for name, value in chosen.items() if value != usual[name]}
         self.settings = {"task": self.name, "context": context} | dict(settings) | own_settings
@@ -123,7 +135,7 @@ class PairsTask(Task):
 
     @property
     def prediction_metrics(self) -> tuple[str, ...]:
-        return ("bleu", "chrf") if self.translations else ()
+        return (*(("bleu", "chrf") if self.translations else ()), *(ROUGE if self.summaries else ()))
 
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
         if self.architecture == "decoder":
@@ -198,38 +210,47 @@ class PairsTask(Task):
         options |= {"temperature": 0} if self.num_beams == 1 else {"num_beams": self.num_beams}
         if isinstance(model, EncoderDecoder):
             options |= {"bos_token_id": SEPARATOR_TOKEN, "source_mask": source != self.pad}
-            generated = search(source, self.context, **options)
+            generated = search(source, self.target_context, **options)
         else:
             prompt = _align_right(torch.cat([source, source.new_zeros(len(source), 1)], 1), SEPARATOR_TOKEN)
-            generated = search(prompt, self.context, key_mask=prompt != self.pad, **options)[:, prompt.shape[1] :]
+            generated = search(prompt, self.target_context, key_mask=prompt != self.pad, **options)[
+                :, prompt.shape[1] :
+            ]
         rows = [row.tolist() for row in generated]
         return [row[: row.index(END_TOKEN)] if END_TOKEN in row else row for row in rows]
 
     def score_predictions(self, model: nn.Module, split: str) -> dict[str, float]:
-        """BLEU and chrF of the translations of the first pairs of a split, against the target texts as they are in the data."""
-        if not self.translations:
-            return {}
-        pairs = self.parts[split]
-        translated = self.translate(model, pairs.sources[: self.translations])
-        return score_translations(translated, [target for _, target in pairs.texts[: self.translations]]).values
+        """BLEU and chrF or ROUGE of the texts for the first pairs of a split, against the target texts as they are in the data."""
+        pairs, count, scores = self.parts[split], max(self.translations, self.summaries), {}
+        texts = self.translate(model, pairs.sources[:count]) if count else []
+        references = [target for _, target in pairs.texts[:count]]
+        if self.translations:
+            scores |= score_translations(texts[: self.translations], references[: self.translations]).values
+        if self.summaries:
+            scores |= score_summaries(texts[: self.summaries], references[: self.summaries])
+        return scores
 
     def notes(self, model: nn.Module) -> dict[str, Any]:
-        """A few translations, and the signature by which sacrebleu names its settings."""
-        if not self.translations:
+        """A few translations or summaries, and the signatures by which their scores name their settings."""
+        if not self.prediction_metrics:
             return {}
         pairs = self.parts[next(iter(self.splits()))]
         texts = pairs.texts[:EXAMPLES]
         translated = self.translate(model, pairs.sources[:EXAMPLES])
         examples = [
-            {"source": source, "reference": target, "translation": own}
+            {"source": source[:MAX_SOURCE], "reference": target, "translation": own}
             for (source, target), own in zip(texts, translated, strict=True)
         ]
-        signatures = score_translations(translated, [target for _, target in texts]).signatures
+        signatures = {}
+        if self.translations:
+            signatures |= score_translations(translated, [target for _, target in texts]).signatures
+        if self.summaries:
+            signatures |= {"rougeL": rouge_signature()}
         return {"translations": examples, "signatures": signatures}
 
     @staticmethod
     def panels(runs: Mapping[str, list[dict[str, Any]]], baselines: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The first translations of each arm's first run, if the records have any."""
+        """The first translations or summaries of each arm's first run, if the records have any."""
         notes = {arm: own[0]["notes"]["translations"] for arm, own in runs.items() if own and own[0].get("notes")}
         rows = []
         for number in range(max(map(len, notes.values()), default=0)):
@@ -238,8 +259,12 @@ class PairsTask(Task):
             rows += [[arm, own[number]["translation"]] for arm, own in notes.items()]
         if not rows:
             return []
-        note = "The first pairs of the deciding split, translated by the first seed of each arm."
-        return [{"kind": "table", "title": "Translations", "head": ["", "text"], "rows": rows, "note": note}]
+        summarized = any(
+            "rougeL" in own[0]["notes"]["signatures"] for own in runs.values() if own and own[0].get("notes")
+        )
+        title, done = ("Summaries", "summarized") if summarized else ("Translations", "translated")
+        note = f"The first pairs of the deciding split, {done} by the first seed of each arm."
+        return [{"kind": "table", "title": title, "head": ["", "text"], "rows": rows, "note": note}]
 
     def baselines(self) -> dict[str, Any]:
         """Models of the target alone: an arm that does not beat the bigram model does not use the source."""
@@ -257,7 +282,13 @@ class PairsTask(Task):
 
 
 def check_pair_settings(
-    name: str, context: int, architecture: str, cross_position: str, translations: int, num_beams: int
+    name: str,
+    context: int,
+    architecture: str,
+    cross_position: str,
+    translations: int,
+    num_beams: int,
+    summaries: int = 0,
 ) -> None:
     """Raise for settings of a task on pairs before any data are read."""
     require_at_least(name, "context", context, 4)
@@ -265,14 +296,21 @@ def check_pair_settings(
     require_choice(name, "cross_position", cross_position, CROSS_POSITIONS)
     require_at_least(name, "translations", translations, 0)
     require_at_least(name, "num_beams", num_beams, 1)
+    require_at_least(name, "summaries", summaries, 0)
     if architecture == "decoder":
         require_choice(name, "cross_position", cross_position, ("none",))  # it has no cross-attention
     if translations:
         require_package("sacrebleu", "BLEU and chrF", "translation")
+    if summaries:
+        require_package("rouge_score", "ROUGE", "summarization")
 
 
-def arrange_sequences(pairs: Sequence[tuple[list[int], ...]], context: int) -> tuple[Tensor, Tensor, Tensor]:
+def arrange_sequences(
+    pairs: Sequence[tuple[list[int], ...]], context: int, target_context: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs and targets of a decoder that reads both sides, and the sources. A target keeps at least half of the context.
+
+    With ``target_context`` a target has at most so many tokens.
 
     >>> tokens, targets, sources = arrange_sequences([([7, 8], [9])], 6)
     >>> tokens.tolist(), targets.tolist(), sources.tolist()
@@ -282,7 +320,7 @@ def arrange_sequences(pairs: Sequence[tuple[list[int], ...]], context: int) -> t
     """
     tokens, targets, sources = [], [], []
     for source, target in pairs:
-        kept_target = target[: context - 1 - min(len(source), (context - 1) // 2)]
+        kept_target = target[: context - 1 - min(len(source), (context - 1) // 2)][: target_context or None]
         kept_source = source[: context - 1 - len(kept_target)]
         tokens.append([*kept_source, SEPARATOR_TOKEN, *kept_target])
         end = END_TOKEN if len(kept_target) == len(target) else IGNORE_INDEX  # a cut target does not end here
@@ -291,8 +329,12 @@ def arrange_sequences(pairs: Sequence[tuple[list[int], ...]], context: int) -> t
     return _stack(tokens, context, 0), _stack(targets, context, IGNORE_INDEX).long(), _stack(sources, context - 1, 0)
 
 
-def arrange_sides(pairs: Sequence[tuple[list[int], ...]], context: int) -> tuple[Tensor, Tensor, Tensor]:
+def arrange_sides(
+    pairs: Sequence[tuple[list[int], ...]], context: int, target_context: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
     """Inputs and targets of the decoder, and inputs of the encoder; each has at most ``context`` tokens.
+
+    With ``target_context`` those of the decoder have at most so many.
 
     >>> tokens, targets, sources = arrange_sides([([7, 8], [9])], 4)
     >>> tokens.tolist(), targets.tolist(), sources.tolist()
@@ -300,10 +342,11 @@ def arrange_sides(pairs: Sequence[tuple[list[int], ...]], context: int) -> tuple
     >>> arrange_sides([([7] * 9, [9] * 9)], 4)[1].tolist()
     [[9, 9, 9, 9]]
     """
-    tokens = [[SEPARATOR_TOKEN, *target][:context] for _, target in pairs]
-    targets = [[*target, END_TOKEN][:context] for _, target in pairs]
+    limit = target_context or context
+    tokens = [[SEPARATOR_TOKEN, *target][:limit] for _, target in pairs]
+    targets = [[*target, END_TOKEN][:limit] for _, target in pairs]
     sources = [source[:context] for source, _ in pairs]
-    return _stack(tokens, context, 0), _stack(targets, context, IGNORE_INDEX).long(), _stack(sources, context, 0)
+    return _stack(tokens, limit, 0), _stack(targets, limit, IGNORE_INDEX).long(), _stack(sources, context, 0)
 
 
 def _stack(rows: Sequence[list[int]], length: int, fill: int) -> Tensor:

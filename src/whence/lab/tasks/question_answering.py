@@ -158,7 +158,8 @@ class QuestionAnswering(Task):
 
     def build_model(self, settings: Mapping[str, Any], arm: Arm, seed: int) -> nn.Module:
         require_known_fields("Study(model=...)", settings, ModelSpec)
-        spec = ModelSpec(**({"kind": "encoder", "vocab_size": self.vocab_size, "num_classes": 2} | dict(settings)))
+        defaults: dict[str, Any] = {"kind": "encoder", "vocab_size": self.vocab_size, "num_classes": 2}
+        spec = ModelSpec(**(defaults | dict(settings)))
         dims = ModelDims(spec.heads, spec.effective_head_dim, spec.embed_dim, self.context, causal=False)
         return build(spec, lambda layer: arm.build(dims), seed=seed)
 
@@ -209,7 +210,8 @@ class QuestionAnswering(Task):
     @torch.no_grad()
     def answer(self, model: nn.Module, split: str) -> list[str]:
         """The predicted answer to each question of a split; the empty text for none."""
-        device, own, answers = next(model.parameters()).device, self.parts[split], []
+        device, own = next(model.parameters()).device, self.parts[split]
+        answers: list[str] = []
         for batch in self.evaluation(split):
             logits = self.logits(model, batch.map(lambda tensor: tensor.to(device))).float()
             for start, end in best_spans(logits, self.max_answer).tolist():
