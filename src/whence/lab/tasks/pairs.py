@@ -221,7 +221,8 @@ class PairsTask(Task):
 
     def score_predictions(self, model: nn.Module, split: str) -> dict[str, float]:
         """BLEU and chrF or ROUGE of the texts for the first pairs of a split, against the target texts as they are in the data."""
-        pairs, count, scores = self.parts[split], max(self.translations, self.summaries), {}
+        pairs, count = self.parts[split], max(self.translations, self.summaries)
+        scores: dict[str, float] = {}
         texts = self.translate(model, pairs.sources[:count]) if count else []
         references = [target for _, target in pairs.texts[:count]]
         if self.translations:
@@ -241,7 +242,7 @@ class PairsTask(Task):
             {"source": source[:MAX_SOURCE], "reference": target, "translation": own}
             for (source, target), own in zip(texts, translated, strict=True)
         ]
-        signatures = {}
+        signatures: dict[str, str] = {}
         if self.translations:
             signatures |= score_translations(translated, [target for _, target in texts]).signatures
         if self.summaries:
