@@ -60,6 +60,11 @@ def test_softmax_cannot_see_the_level_of_a_seed() -> None:
         assert fits[0].values == pytest.approx(fits[1].values, rel=1e-4)
 
 
+def test_an_effect_without_a_formula_is_still_an_effect() -> None:
+    zigzag = np.tile([1.0, -1.0, 0.5, 0.0, -0.7, 0.2, 0.9], 4)[: len(KNOTS)]
+    assert name_formula(draw(lambda d: zigzag), pairs=False).name != NO_EFFECT
+
+
 def test_a_noisy_knot_counts_less() -> None:
     exact, far = -0.05 * KNOTS, len(KNOTS) - 1
     noise = 0.01 * np.random.default_rng(0).normal(size=(5, len(KNOTS)))

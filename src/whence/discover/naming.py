@@ -2,7 +2,7 @@
 
 The description length of a formula is a two-part code in bits. The first part is the data given the formula: half the
 sum of squared whitened residuals over ln 2 while they are within the noise over seeds; beyond it, the cost of a Gaussian
-code whose spread is estimated. The second part is the formula: log2 n bits for each of its numbers, n being the number of
+code whose spread is estimated. ``no effect`` has no such choice: it claims that all is noise. The second part is the formula: log2 n bits for each of its numbers, n being the number of
 values. This is twice the price of BIC, because variances from few seeds make residuals larger than Gaussian ones. To it come
 the bits that say which formula it is: one of those with as many shapes, one bit more for each shape, and ``EVIDENCE``
 bits for anything but ``no effect``.
@@ -115,7 +115,7 @@ def _bits(problem: Problem, candidate: Candidate, chi: float, counts: Counter[in
     n = problem.target.size
     if problem.seeds == 1:
         data = 0.5 * n * math.log2(max(chi / n, 1e-12))
-    elif chi > n:
+    elif chi > n and candidate.shapes:  # no effect claims that the noise explains everything, and pays for the rest
         data = 0.5 * n * math.log2(chi / n) + 0.5 * n / math.log(2)
     else:
         data = 0.5 * chi / math.log(2)
