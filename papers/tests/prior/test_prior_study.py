@@ -46,7 +46,7 @@ def test_the_large_arms_are_the_preset_and_train_on_enough_tokens():
         assert ModelSpec("decoder", **study.model) == qwen3_134m()
 
 
-@pytest.mark.parametrize("name", ["rotary + prior", "rotary + prior, wide start", "prior", "prior, wide start"])
+@pytest.mark.parametrize("name", ["rotary + prior", "rotary + wide prior", "prior", "wide prior"])
 def test_every_head_has_its_own_parameters_without_weight_decay(name):
     dims = ModelDims(4, 8, 32, 64, True)
     spec = ModelSpec("decoder", 50, **FILE["shrink"](embed_dim=32, heads=4, num_kv_heads=2, head_dim=8, layers=1))
@@ -87,7 +87,7 @@ def small_run(tmp_path_factory):
         patch.chdir(folder)
         patch.delenv("WHENCE_DATA", raising=False)
         (study, _) = FILE["studies"]("small")
-        arms = tuple(ARMS[name] for name in ("rotary", "rotary + prior", "prior, wide start"))
+        arms = tuple(ARMS[name] for name in ("rotary", "rotary + prior", "wide prior"))
         study = replace(study, arms=arms, seeds=(0,))
         outcome = run_study(study, folder / "results", jobs=1)
     return folder, study, outcome

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 STYLES = {
     "rotary": SeriesStyle("black", "o", "-"),
     "rotary + prior": SeriesStyle("#08519c", "s", "-"),
-    "rotary + prior, wide start": SeriesStyle("#6baed6", "s", (0, (5, 2)), filled=False),
+    "rotary + wide prior": SeriesStyle("#6baed6", "s", (0, (5, 2)), filled=False),
     "prior": SeriesStyle("#a63603", "^", "-"),
-    "prior, wide start": SeriesStyle("#e07b1a", "^", (0, (5, 2)), filled=False),
+    "wide prior": SeriesStyle("#e07b1a", "^", (0, (5, 2)), filled=False),
     "none": SeriesStyle("0.55", "x", (0, (1, 1))),
     "ALiBi": SeriesStyle("#1b7837", "D", (0, (3, 2))),
     "EPAR": SeriesStyle("#762a83", "v", (0, (5, 1, 1, 1))),

@@ -26,9 +26,9 @@ PRINTED, WIDE = "PowerPrior(alpha=1.0, beta=1.0)", "PowerPrior(alpha=0.1, beta=1
 MAIN = (Arm("rotary", ROTARY), Arm("rotary + prior", f"{ROTARY} + {PRINTED}"))
 ARMS = (
     *MAIN,
-    Arm("rotary + prior, wide start", f"{ROTARY} + {WIDE}"),
+    Arm("rotary + wide prior", f"{ROTARY} + {WIDE}"),
     Arm("prior", PRINTED),
-    Arm("prior, wide start", WIDE),
+    Arm("wide prior", WIDE),
     Arm("none", "none"),
     Arm("ALiBi", "Alibi()"),
     Arm("EPAR", "Epar()"),
@@ -138,6 +138,6 @@ def build_study(
         ),
         decision=Decision(baseline="rotary"),
         about=f"{size.model['layers']} layers, {size.model['embed_dim']} wide, {size.model['heads']} heads; {size.steps:,} steps of "
-        f"{size.batch_size * scale.context:,} tokens, {total / 1e6:,.1f} million in all, of {tokens or scale.source} in byte-level BPE. "
-        "Every head has its own alpha and beta. The source trains neither arm with the prior.",
+        f"{size.batch_size * scale.context:,} tokens, {total:,} in all, of {tokens or scale.source} in byte-level BPE. "
+        "Every head has its own alpha and beta. The source trains no model with the prior.",
     )  # fmt: skip
