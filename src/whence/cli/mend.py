@@ -96,7 +96,7 @@ def mend(
     plan = trial_plan(model, task, items, score, length, slots, margin)
     short = device == "cpu" and device_map is None
     if not short:
-        plan = dataclasses.replace(plan, search_items=plans.SEARCH_ITEMS)
+        plan = plans.extend_plan(plan)
     if search_items is not None:
         plan = dataclasses.replace(plan, search_items=search_items)
     plan = dataclasses.replace(plan, dtype=dtype, chat=chat, revision=revision)

@@ -140,6 +140,16 @@ def quick_trial_plan() -> TrialPlan:
     return TrialPlan(QUICK, tasks, rounds=1, search_items=1, texts=2, tokens=64, attention_items=2)
 
 
+def extend_plan(plan: TrialPlan) -> TrialPlan:
+    """The plan where time is not short: more items choose settings, and more plain text measures harm.
+
+    >>> plan = extend_plan(quick_trial_plan())
+    >>> plan.search_items, plan.texts, plan.tokens, plan.attention_items
+    (16, 16, 512, 8)
+    """
+    return dataclasses.replace(plan, search_items=SEARCH_ITEMS, texts=16, tokens=512, attention_items=8)
+
+
 def default_trial_plan(model: str, include_documents: bool) -> TrialPlan:
     """Short prompts, for a model of a hundred million parameters on two cores. For claims, pass more items and use a GPU.
 
