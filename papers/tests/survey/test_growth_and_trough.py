@@ -6,7 +6,7 @@ import torch
 from whence.probe.probed_model import tiny_random_model
 from whence_papers.ledger import MissingEvidence
 from whence_papers.ledger.pretrained_models import PRETRAINED
-from whence_papers.survey import growth, trough
+from whence_papers.survey import figures, growth, trough
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,13 @@ def test_growth_needs_both_halves_of_the_texts():
 
 
 def test_growth_of_a_tiny_model_with_and_without_an_encoding(lm):
-    figures = growth.channel_growth(lm, texts=4, tokens=48, seed=0)
-    assert set(figures["measured"]) == {"quick", "tiny random model"}
-    arms = figures["measured"]["quick"]["arms"]
+    found = growth.channel_growth(lm, texts=4, tokens=48, seed=0)
+    assert set(found["measured"]) == {"quick", "tiny random model"}
+    arms = found["measured"]["quick"]["arms"]
     assert list(arms) == ["own positions", "one position for all tokens"]
     assert arms["own positions"]["layers"][0] == arms["one position for all tokens"]["layers"][0]  # the embedding
     assert arms["own positions"]["layers"][2] != arms["one position for all tokens"]["layers"][2]
-    assert "no encoding: " in figures["words"]
+    assert "no encoding: " in found["words"]
 
 
 def test_the_fact_stands_at_its_distance(lm):
@@ -76,9 +76,9 @@ def test_a_planted_oscillation_is_found_and_a_trend_is_not(lm, monkeypatch):
 
 
 def test_a_trough_is_measured_in_a_tiny_model(lm):
-    figures = trough.rotary_trough(lm, items=2, near=180, far=196, seed=0)
-    assert len(figures["wave"]) == 16 == len(figures["curves"]["score"])
-    assert max(figures["curves"]["answer"]) < 0 and -1 <= figures["score_correlation"] <= 1
+    found = trough.rotary_trough(lm, items=2, near=180, far=196, seed=0)
+    assert len(found["wave"]) == 16 == len(found["curves"]["score"])
+    assert max(found["curves"]["answer"]) < 0 and -1 <= found["score_correlation"] <= 1
     lm.model.model.rotary_emb.inv_freq, kept = None, lm.model.model.rotary_emb.inv_freq
     with pytest.raises(MissingEvidence, match="rotary"):
         trough.model_angles(lm)
@@ -89,3 +89,14 @@ def test_a_model_that_is_not_there_is_waited_for(tmp_path):
     for name in ("channel_growth", "rotary_trough"):
         with pytest.raises(MissingEvidence, match="nowhere"):
             PRETRAINED[name](str(tmp_path / "nowhere"))
+
+
+def test_the_figures_come_from_the_numbers(lm):
+    measured = growth.channel_growth(lm, texts=4, tokens=48, seed=0)
+    drawn = figures.growth_figure(measured)
+    titles = [axes.get_title(loc="left") for axes in drawn.axes]
+    assert titles[0].endswith("quick: variance due to position") and "tiny random model" in titles[-1]
+    numbers = {"distances": [3, 5], "wave": [0.5, 0.25], "curves": {"score": [1.0, 2.0], "answer": [3.0, 4.0]}}
+    numbers |= {f"{name}_correlation{end}": 0.1 for name in ("score", "answer") for end in ("", "_low", "_high")}
+    lines = [axes.get_lines()[0].get_xydata().tolist() for axes in figures.trough_figure(numbers).axes]
+    assert lines == [[[3, 0.5], [4, 0.25]], [[3, 1.0], [4, 2.0]], [[3, 3.0], [4, 4.0]]]

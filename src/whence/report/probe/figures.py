@@ -117,7 +117,7 @@ def curves_figure(findings: dict[str, Any]) -> Figure:
         )
         for task in findings["tasks"]
     ]
-    return _figure(findings["title"], panels, columns=2)
+    return draw_panels(findings["title"], panels, columns=2)
 
 
 def explanations_figure(findings: dict[str, Any]) -> Figure:
@@ -130,10 +130,11 @@ def explanations_figure(findings: dict[str, Any]) -> Figure:
             "a figure needs at least one",
             "run the probe without --only",
         )
-    return _figure(f"{findings['title']}: why", panels, columns=3, with_letters=True)
+    return draw_panels(f"{findings['title']}: why", panels, columns=3, with_letters=True)
 
 
-def _figure(title: str, panels: Sequence[Panel], columns: int, with_letters: bool = False) -> Figure:
+def draw_panels(title: str, panels: Sequence[Panel], columns: int, with_letters: bool = False) -> Figure:
+    """Panels in rows under one title, with letters and the notes on their data below if wanted."""
     require_package("matplotlib", "a figure of a probe", "plot")
     from matplotlib.figure import Figure
 
