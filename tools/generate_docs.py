@@ -220,6 +220,25 @@ def cures() -> str:
     return markdown(["name", "class", "what it does", "settings", "paper"], rows)
 
 
+def planted_curves(record: dict[str, Any]) -> str:
+    """How often a planted curve is named, from the committed record."""
+    rows = []
+    for name, case in record["results"].items():
+        family = sum(run["named"] == case["family"] for run in case["runs"])
+        errors = [error for run in case["runs"] for error in run["errors"].values()]
+        largest = f"{100 * max(errors):.0f} %" if errors else "n/a"
+        rows.append(
+            [
+                name,
+                case["family"],
+                f"{family} of {len(case['runs'])}",
+                f"{case['recovered']} of {len(case['runs'])}",
+                largest,
+            ]
+        )
+    return markdown(["curve", "family", "named", "named, parameters within 10 %", "largest error of a parameter"], rows)
+
+
 def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
     """The generated parts of each page, by the name in their markers ``<!-- name -->``."""
     folder = ROOT / "benchmarks" / "records"
@@ -244,6 +263,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "mending.md": {"cures": cures},
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
+        "discovering.md": {"planted": lambda: planted_curves(records.read(folder / "discovery.json"))},
         "api.md": {"api": api},
     }
 
