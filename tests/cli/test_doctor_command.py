@@ -84,7 +84,8 @@ def test_the_paths_of_data_sets_are_those_that_tasks_read(monkeypatch, tmp_path)
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path))
     for name, info in TASKS.items():
         if not info.is_bundled:
-            with pytest.raises(WhenceError, match=f"no {doctor_facts.DATA_SETS[name][0].rpartition('/')[0]}/"):
+            folder = doctor_facts.DATA_SETS[name][0].partition("/")[0]
+            with pytest.raises(WhenceError, match=f"no .*{folder}/"):
                 load(name)
 
 
