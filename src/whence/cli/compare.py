@@ -50,8 +50,8 @@ whence compare --sweep lr=1e-3,3e-3,1e-2 --position none --position rotary
 
 whence compare --config mine.toml --jobs 2
 
-Tasks: retrieval, copy, recall, topics, sources, questions, reports, paraphrases; from the folder of WHENCE_DATA also
-wikitext2, wikitext103, books, sst2, squad, qmsum, arxiv, glue, multi30k, wmt14.
+Tasks: retrieval, copy, recall, topics, sources, questions, reports, paraphrases; from the folder of WHENCE_DATA also wikitext2,
+wikitext103, books, sst2, squad, qmsum, arxiv, glue, multi30k, wmt14.
 
 Positions: {", ".join(SHORT_NAMES)}; or mechanisms with settings, joined by +."""
 
