@@ -4,8 +4,8 @@
 
 The largest weight of a softmax vanishes as the number n of keys grows; with a factor proportional to ln n it does not.
 s starts at 0.168, the reciprocal of the mean of ln n over n = 1..1024, so that the factor is 1 on average at that training
-length. This is the paper's number; a public package starts at 0.43, the slope that the paper measures in a trained model
-with one free factor per n. The paper's main form has no b: b helped training and harmed longer lengths.
+length. Formula and number come from a summary of the paper, not from its text. The public package ``scalable-softmax`` starts
+at 0.43; it reports that the paper's b helps training and can harm longer lengths, so b is optional.
 
 n is the query's position + 1: with a window, fewer keys are visible and the factor stays the same.
 """
