@@ -212,7 +212,11 @@ def format_details(row: dict[str, Any], folders: tuple[Path, ...] = ()) -> str:
         note = f" ({check['note']})" if check["note"] else ""
         result = f"; our result {check['result']}" if check["result"] else ""
         lines += _field("check", f"{check['statement']}{result}: {mark}{note}")
-    figures = [f"{name} {_format_value(value)}" for name, value in row["figures"].items() if name != "words"]
+    figures = [
+        f"{name} {_format_value(value)}"
+        for name, value in row["figures"].items()
+        if name != "words" and not isinstance(value, dict)  # measurements behind the figures
+    ]
     if figures:
         lines += _field("figures", ", ".join(figures))
     if row["arguments"]:

@@ -25,6 +25,8 @@ def share_by_layer(part: dict[str, Any]) -> Chart:
         for index, (words, (at, values)) in enumerate(series.items()):
             draw_line(axes, index, at, scale_values(values, PERCENT), words)
         axes.axhline(0, color=COLORS["faint"], linewidth=0.8)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.35 * (high - low))  # room for the legend
         _label_layers(axes, "variance due to position (%)")
 
     description = "Share of the variance of channels that position explains beyond chance, by layer"
@@ -46,7 +48,7 @@ def monotone_by_layer(part: dict[str, Any]) -> Chart:
     def draw(axes: Axes) -> None:
         for index, (words, (at, values)) in enumerate(series.items()):
             draw_line(axes, index, at, values, words)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.3 * axes.get_ylim()[1])  # room for the legend
         _label_layers(axes, f"monotone channels of {own['hidden_size']}")
 
     description = "Channels that are monotone in position, by layer"
