@@ -30,7 +30,7 @@ LEVEL = 0.95
 def rotary_wave(angles: Tensor, distances: Tensor) -> Tensor:
     """The score of two equal vectors by distance, relative to distance 0: the mean of cos(distance * angle).
 
-    >>> rotary_wave(torch.tensor([1.0, 0.0]), torch.tensor([0.0, torch.pi])).tolist()
+    >>> rotary_wave(torch.tensor([1.0, 0.0]), torch.tensor([0.0, torch.pi])).round(decimals=6).tolist()
     [1.0, 0.0]
     """
     return (distances.double()[:, None] * angles.double()).cos().mean(1)
