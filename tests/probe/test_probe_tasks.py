@@ -128,6 +128,12 @@ def test_places_are_spread_to_both_ends():
     )
 
 
+def test_an_accepted_answer_of_articles_alone_forbids_no_distractor():
+    rows = passages(6)
+    rows[0]["answers"] = [*rows[0]["answers"], "The"]
+    assert len(documents_from_rows(rows, 6, 3, 0, 100, {}).items) == 6
+
+
 @pytest.mark.parametrize(
     "call, message",
     [

@@ -187,7 +187,7 @@ def _fits_beside(row: dict[str, Any], other: dict[str, Any], others: list[dict[s
     return (
         bool(answer)
         and answer not in gold
-        and not any(normalize_answer(accepted) in text for accepted in row["answers"])
+        and not any(accepted in text for accepted in map(normalize_answer, row["answers"]) if accepted)
         and all(other["ctxs"][0]["title"] != one["ctxs"][0]["title"] for one in present)
         and not any(
             answer.startswith(other_answer)
