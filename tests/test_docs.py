@@ -12,8 +12,10 @@ import generate_docs as docs
 ROOT = docs.ROOT
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "RELEASING", "SECURITY")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
+#: pages that the site generates; `make site` refuses dead links to them
+GENERATED = ("mechanisms/", "reference/", "project/", "papers/index.md")
 README = (ROOT / "README.md").read_text()
 
 
@@ -139,6 +141,9 @@ def test_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
         linked = page.parent / target if target else page
+        if not linked.exists() and linked.resolve().is_relative_to(ROOT / "docs"):
+            assert linked.resolve().relative_to(ROOT / "docs").as_posix().startswith(GENERATED), target
+            continue
         assert linked.exists(), target
         headings = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE) if anchor else []
         anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

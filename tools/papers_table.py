@@ -1,6 +1,6 @@
-"""Generate the tables of papers/README.md from the ledger of claims: source item, command, record, result.
+"""Generate the tables of papers/README.md and the pages of docs/papers/ from the ledger of claims.
 
-python tools/papers_table.py           # write the tables
+python tools/papers_table.py           # write the tables and pages
 python tools/papers_table.py --check   # fail if they are out of date
 """
 
@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from papers_pages import source_page
 from whence_papers import FOLDER
 from whence_papers.epar import experiments as epar
 from whence_papers.ledger import LedgerFolders
@@ -24,6 +25,7 @@ from whence_papers.ledger.verdicts import count_verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "papers" / "README.md"
+PAGES = ROOT / "docs" / "papers"
 
 
 def study_commands() -> dict[str, str]:
@@ -117,10 +119,8 @@ def headlines() -> str:
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
-def render(text: str) -> str:
+def render(text: str, found: dict[str, Any], studies: dict[str, str]) -> str:
     """The README with its generated parts replaced."""
-    found = judge_all(FOLDER / "claims", FOLDER / "results")
-    studies = study_commands()
     parts = {"overview": overview(found), "experiments": experiments(studies), "headlines": headlines()}
     parts |= {one["name"]: table(one, studies) for one in found["sources"]}
     for name, part in parts.items():
@@ -132,16 +132,27 @@ def render(text: str) -> str:
     return text
 
 
+def generate() -> dict[Path, str]:
+    """The README and the page of each source, as the ledger has them."""
+    found = judge_all(FOLDER / "claims", FOLDER / "results")
+    studies = study_commands()
+    pages = {
+        PAGES / f"{one['name']}.md": source_page(one, lambda claim: command_for(claim, studies))
+        for one in found["sources"]
+    }
+    return {README: render(README.read_text(), found, studies), **pages}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="Write nothing; fail if a table is out of date.")
     check = parser.parse_args().check
-    text = README.read_text()
-    new = render(text)
-    if check and new != text:
-        sys.exit("papers/README.md is out of date; run: python tools/papers_table.py")
-    if not check:
-        README.write_text(new)
+    for path, text in generate().items():
+        if check and (not path.exists() or path.read_text() != text):
+            sys.exit(f"{path.relative_to(ROOT)} is out of date; run: python tools/papers_table.py")
+        if not check:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
 
 
 if __name__ == "__main__":

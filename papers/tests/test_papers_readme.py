@@ -1,4 +1,4 @@
-"""The tables of papers/README.md agree with the ledger and name commands that exist."""
+"""The tables of papers/README.md and the pages of docs/papers/ agree with the ledger and name commands that exist."""
 
 import re
 
@@ -8,10 +8,12 @@ import papers_table
 from whence_papers.ledger.claims import SIGNS
 
 
-def test_tables_are_up_to_date(judged_ledger, monkeypatch):
+def test_tables_and_pages_are_up_to_date(judged_ledger, monkeypatch):
     monkeypatch.setattr(papers_table, "judge_all", lambda *folders: judged_ledger)
-    text = papers_table.README.read_text()
-    assert papers_table.render(text) == text, "run: python tools/papers_table.py"
+    pages = papers_table.generate()
+    assert {page.name for page in papers_table.PAGES.glob("*.md")} == {page.name for page in pages} - {"README.md"}
+    for page, text in pages.items():
+        assert page.read_text() == text, "run: python tools/papers_table.py"
 
 
 def test_every_claim_has_one_verdict_and_every_record_a_command():

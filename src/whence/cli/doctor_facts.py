@@ -29,6 +29,7 @@ PURPOSES = {
     "slurm": "runs on a Slurm cluster",
     "peft": "adapters that cures train and load",
     "bench": "benchmarks through lm-evaluation-harness",
+    "docs": "the documentation as a site",
 }
 #: what each data set is for, and the path in the data folder that shows that it is there
 DATA_SETS = {

@@ -1,0 +1,84 @@
+"""The documentation's page for each source: what was reproduced, from the judged ledger (written by ``papers_table.py``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from whence_papers import FOLDER
+from whence_papers.ledger.claims import SIGNS
+
+#: figures of docs/ that show results of a source, with their captions
+FIGURES = {
+    "epar": {"epar_when.png": "EPAR beside other positions, by task, noise and length"},
+    "survey": {
+        "probe.png": "SmolLM2-135M-Instruct: accuracy by the position of the answer",
+        "probe-why.png": "What the curve depends on, in nine panels",
+        "growth.png": "Positional channels of the hidden states, layer by layer",
+    },
+    "pointer": {"next_location.png": "Learned bias over the distance to the last visit, for each arm"},
+}
+MEANINGS = {
+    "reproduced": "The records agree with the claim.",
+    "not reproduced": "The records contradict the claim.",
+    "undecided": "The records allow both.",
+    "equivalent": "The arms certainly differ by less than the margin.",
+    "arithmetic wrong": "The numbers that the source prints do not agree with each other.",
+    "not testable": "What a test needs is not given or not available.",
+    "open": "A command exists that would test the claim; its record is not committed.",
+}
+
+
+def source_page(source: dict[str, Any], command_for: Callable[[dict[str, Any]], str]) -> str:
+    """The page of one source: the number of claims by verdict, figures, and every claim with what was found."""
+    claims = source["claims"]
+    groups = {verdict: [one for one in claims if one["verdict"] == verdict] for verdict in SIGNS}
+    groups = {verdict: group for verdict, group in groups.items() if group}
+    lines = [
+        f"# {source['title']}",
+        "",
+        f"{_sentence(source['kind'])} {len(claims)} claims. `whence claims --source {source['name']}` lists them in a terminal.",
+        "",
+    ]
+    lines += ["| verdict | claims | of these, by definition | meaning |", "|---|---|---|---|"]
+    for verdict, group in groups.items():
+        by_definition = sum(claim["by_definition"] for claim in group)
+        link = f"[{SIGNS[verdict]} {verdict}](#{verdict.replace(' ', '-')})"
+        lines.append(f"| {link} | {len(group)} | {by_definition} | {MEANINGS[verdict]} |")
+    lines.append("")
+    for name, caption in FIGURES.get(source["name"], {}).items():
+        lines += [f"![{caption}](../{name})", "", f"*{caption}.*", ""]
+    for verdict, group in groups.items():
+        lines += [f"## {_sentence(verdict).rstrip('.')}", ""]
+        for claim in group:
+            lines += [*_claim(claim, source["name"], command_for(claim)), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _claim(claim: dict[str, Any], source: str, command: str) -> list[str]:
+    name = claim["id"].removeprefix(f"{source}-")
+    lines = [f"### {name}", "", _escape(claim["claim"]), ""]
+    if claim["quote"]:
+        lines += [f"> {_escape(' '.join(claim['quote'].split()))}", ">", f"> *{_escape(claim['where'])}*", ""]
+    lines += [f"- **Found:** {_escape(_sentence(claim['reason']))}"]
+    lines += [f"- **Test:** {_escape(claim['how'])}"]
+    if claim["by_definition"]:
+        lines.append("- The claim holds or fails by definition; it is counted apart.")
+    if command:
+        record = claim["record"].replace(f"{FOLDER.as_posix()}/", "")
+        lines.append(f"- **Run:** `{command}`" + (f", which writes `{record}`" if record else ""))
+    return lines
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+def _escape(text: str) -> str:
+    r"""Text of a source with the characters that Markdown would read as markup escaped.
+
+    >>> print(_escape("**4.7%** of a|b <x> $h_i$"))
+    \*\*4.7%\*\* of a|b &lt;x> $h\_i$
+    """
+    return re.sub(r"([\\*_`\[\]#])", r"\\\1", text).replace("<", "&lt;")
