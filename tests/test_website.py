@@ -102,4 +102,6 @@ def test_every_command_is_on_its_page():
             name
         )
         assert "...\n" not in section.partition("**Usage**")[0], name
-        assert not command.epilog or "Examples:\n\n```bash\nwhence " in section and section.rstrip().endswith("```"), name
+        assert not command.epilog or (
+            "Examples:\n\n```bash\nwhence " in section and section.rstrip().endswith("```")
+        ), name
