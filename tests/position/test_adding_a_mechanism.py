@@ -56,9 +56,9 @@ from whence.lab.default_studies import build_studies
 (study,) = build_studies(("retrieval",), ("none", "bump"))
 assert study.arms[1].position == "Bump()"
 
-from whence.report import gallery
-gallery.COMPOSITIONS = ()
-gallery.write_gallery(Path("gallery.html"), entries=[entry for entry in gallery.CATALOGUE if entry.name == "Bump"])
+from whence.position.catalogue import CATALOGUE
+from whence.report.gallery import write_gallery
+write_gallery(Path("gallery.html"), entries=[entry for entry in CATALOGUE if entry.name == "Bump"], compositions=())
 assert "a learnable bump" in Path("gallery.html").read_text()
 
 import generate_docs

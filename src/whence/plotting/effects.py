@@ -153,3 +153,42 @@ def compute_attention(inputs: PlotInputs) -> tuple[Tensor, Tensor]:
         causal=True, backend="reference", return_weights=True,
     )  # fmt: skip
     return torch.softmax(score, -1), weights[0]
+
+
+def compute_weight_ratio(without: Tensor, weights: Tensor) -> Tensor:
+    """Attention weights with the mechanism over those without it, at each distance: ``[H, T // 2]``.
+
+    The distances are those that every query of the second half sees. The mean over these queries is geometric, because
+    an arithmetic one is dominated by the few keys with large scores.
+    """
+    length = len(without)
+    half = length // 2
+    queries, distance = torch.arange(half, length)[:, None], torch.arange(half)
+    return (weights / without)[:, queries, queries - distance].log().mean(1).exp()
+
+
+@dataclass(frozen=True)
+class SinkEffect:
+    """What a sink does to each query. A logit of minus infinity is NaN."""
+
+    logit: Tensor  # [H, T]
+    share: Tensor  # [H, T], of attention, if all scores are 0
+
+    @property
+    def key_share(self) -> Effect:
+        """What the sink leaves to the keys."""
+        length = self.share.shape[1]
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        shares = (1 - self.share)[:, :, None].expand(-1, -1, length)
+        return Effect(shares.masked_fill(later, torch.nan), "factor on the weight")
+
+
+def compute_sink(inputs: PlotInputs) -> SinkEffect:
+    """The effect of the mechanism's sink."""
+    layout = inputs.layout()
+    positions = layout.q_positions.double()[..., None]
+    output = evaluate.evaluate(inputs.position, "sink", positions, inputs.heads, layout.length_of)
+    assert output is not None
+    logit = output[:, 0, :, 0]
+    share = torch.sigmoid(logit - torch.log(torch.arange(inputs.length) + 1.0))
+    return SinkEffect(logit.masked_fill(logit.isinf(), torch.nan), share)

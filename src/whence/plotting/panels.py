@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from whence.plotting.effects import Effect, PlotInputs, compute_attention
-from whence.position.evaluate import evaluate
+from whence.plotting.effects import Effect, PlotInputs, compute_attention, compute_sink, compute_weight_ratio
 from whence.position.rotary import Rotary, oscillation
 from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Scaling, Yarn
 
@@ -69,22 +68,16 @@ def plot_sink(panels: list[Axes], inputs: PlotInputs, effect: Effect | None) -> 
 
     Returns the effect whose head the attention pattern shows: ``effect``, or the sink's own if that is ``None``.
     """
-    layout = inputs.layout()
-    positions = layout.q_positions.double()[..., None]
-    output = evaluate(inputs.position, "sink", positions, inputs.heads, layout.length_of)
-    assert output is not None
-    logit, query = output[:, 0, :, 0], torch.arange(inputs.length)
-    share = torch.sigmoid(logit - torch.log(query + 1.0))
-    key_share = (1 - share)[:, :, None].expand(-1, -1, inputs.length).masked_fill(query > query[:, None], torch.nan)
-    sink_effect = Effect(key_share, "factor on the weight")
+    sink = compute_sink(inputs)
+    sink_effect, query = sink.key_share, torch.arange(inputs.length)
     note = "learnable; current values" if _has_parameters(inputs, sink=True) else ""
-    plot_heads(panels[0], query, logit.masked_fill(logit.isinf(), torch.nan), sink_effect.shared, legend=False)
+    plot_heads(panels[0], query, sink.logit, sink_effect.shared, legend=False)
     label_axes(panels[0], "logit of the sink", "query (token)", "extra logit in the row", note)
-    plot_heads(panels[1], query, share, sink_effect.shared)
-    panels[1].set_ylim(0, max(0.05, 1.08 * float(share.max())))
+    plot_heads(panels[1], query, sink.share, sink_effect.shared)
+    panels[1].set_ylim(0, max(0.05, 1.08 * float(sink.share.max())))
     label_axes(panels[1], "its share if all scores are 0", "query (token)", "share of attention")
     head = sink_effect.median_head if effect is None or sink_effect.shared else effect.median_head
-    plot_heatmaps(panels[2:], [key_share[head]], sink_effect.label, cmap="viridis", vmin=0, vmax=1)
+    plot_heatmaps(panels[2:], [sink_effect.values[head]], sink_effect.label, cmap="viridis", vmin=0, vmax=1)
     label_axes(panels[2], f"share of the keys, {_head_name(sink_effect, head)}", "key (token)", "query (token)")
     return sink_effect if effect is None else effect
 
@@ -103,10 +96,8 @@ def plot_attention(panels: list[Axes], inputs: PlotInputs, effect: Effect) -> No
     label_axes(panels[0], "attention, no position", "key (token)", "query (token)")
     label_axes(panels[1], f"with position, {_head_name(Effect(weights, ''), head)}", "key (token)", "query (token)")
 
-    half = inputs.length // 2  # every query of the second half sees these distances
-    queries, distance = torch.arange(half, inputs.length)[:, None], torch.arange(half)
-    # geometric mean: an arithmetic one is dominated by the few keys with large scores
-    ratio = (weights / without)[:, queries, queries - distance].log().mean(1).exp()
+    ratio = compute_weight_ratio(without, weights)
+    distance = torch.arange(ratio.shape[1])
     low, high = min(0.95, float(ratio.amin())), max(1.05, float(ratio.amax()))
     if low * 20 < high:
         panels[2].set_yscale("log")
