@@ -158,7 +158,7 @@ def _choose_knots(exhibit: Exhibit, axis: int, sample: Callable[[Stops], Sample]
         sorted({0, slider.start, len(slider.stops) - 1}) if other != axis else [0]
         for other, slider in enumerate(sliders)
     ]
-    lines = [lambda stop, at=at: sample((*at[:axis], stop, *at[axis + 1 :])) for at in product(*ends)]  # type: ignore[misc]
+    lines = [lambda stop, at=at: sample((*at[:axis], stop, *at[axis + 1 :])) for at in product(*ends)]
     default = sample(exhibit.start)
     knots = sorted({0, sliders[axis].start, last})
     while True:
