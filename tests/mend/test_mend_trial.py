@@ -66,6 +66,27 @@ def test_halves_and_rounds_share_no_item(done):
     assert split_rounds([1], 3) == [[], [], [1]]
 
 
+class ShortPromptsOnly(LogN):
+    """Refuses prompts that it meets only while it is measured."""
+
+    name = "short-prompts-only"
+
+    def rewrite(self, lm, prompt):
+        if len(prompt.slots) and "JSON" not in prompt.text:
+            raise WhenceError("short-prompts-only got a needle, but it needs pairs; take another task.")
+        return prompt
+
+
+def test_a_cure_that_refuses_a_prompt_is_named_and_the_others_are_judged(tmp_path):
+    trial = small_trial(tmp_path)
+    trial.run([ShortPromptsOnly(trained=16), CURES[1]])
+    findings = collect_trial(trial.folder)
+    assert [one["name"] for one in findings["cures"]] == [CURES[1].name]
+    (refused,) = findings["unavailable"]
+    assert refused["name"] == "short-prompts-only" and "take another task" in refused["reason"]
+    assert not findings["missing"]
+
+
 class Searching(LogN):
     """Keeps the prompts on which it may choose its settings, and ends the trial."""
 

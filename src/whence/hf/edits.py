@@ -163,12 +163,15 @@ class EditedCall:
     def document_ids(self, subject: str, positions: Tensor) -> Tensor:
         """The index of the document of each token at these positions ``[B or 1, m]``; -1 outside all: ``[B, m]``."""
         spans = self.documents(subject)
-        ids = torch.full((len(spans), positions.shape[-1]), -1, device=positions.device)
-        where = positions.expand(len(spans), -1)
-        for row, documents in enumerate(spans):
-            for index, (start, end) in enumerate(documents):
-                ids[row, (where[row] >= start) & (where[row] < end)] = index
-        return ids
+        most = max(map(len, spans), default=0)
+        if not most:
+            return torch.full((len(spans), positions.shape[-1]), -1, device=positions.device)
+        padded = [[*documents, *[(0, 0)] * (most - len(documents))] for documents in spans]
+        starts, ends = torch.tensor(padded, device=positions.device)[:, None].unbind(-1)
+        where = positions.expand(len(spans), -1)[..., None]
+        inside = (where >= starts) & (where < ends)  # [B, m, documents]
+        numbers = torch.arange(1, most + 1, device=positions.device)
+        return (inside * numbers).amax(-1) - 1
 
     def own_positions(self, rows: Tensor) -> Region:
         """The positions that the model itself uses."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,19 @@ from whence.probe.tasks.task import is_correct
 UNTOUCHED = "untouched"
 PLAN = "trial.json"
 CURE, TEXTS, ANSWERS = "cure", "texts", "answers"  # kinds of records
+
+
+class Refusal(Exception):
+    """A cure cannot be applied to the prompts of a trial, for example because they are longer than a window."""
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except WhenceError as error:
+        raise Refusal(str(error)) from error
+
 
 #: called after each record: number done, total, description of the last one, whether it was read from disk
 Notify = Callable[[int, int, str, bool], None]
@@ -106,17 +120,26 @@ class Trial:
 
     def _steps(self, cures: Sequence[Intervention]) -> Iterator[tuple[str, bool]]:
         chosen: dict[str, Intervention] = {}
+        refused: set[str] = set()
         for part in self.searching:
             yield self._measure(None, UNTOUCHED, part)
         for number, parts in enumerate(self.rounds):
             for cure in (None, *cures):
                 label = label_cure(cure)
-                if number == 0:
-                    if cure is not None:
-                        yield self._search(cure, label, chosen)
-                    yield self._measure_harm(chosen.get(label), label)
-                for part in parts:
-                    yield self._measure(chosen.get(label), label, part)
+                if label in refused:
+                    continue
+                try:
+                    if number == 0:
+                        if cure is not None:
+                            yield self._search(cure, label, chosen)
+                        yield self._measure_harm(chosen.get(label), label)
+                    for part in parts:
+                        yield self._measure(chosen.get(label), label, part)
+                except Refusal as refusal:
+                    assert cure is not None
+                    refused.add(label)
+                    self._write(self.folder / cure_file(label), {**about_cure(cure), "unavailable": str(refusal)})
+                    yield f"{cure.name}, which refused these prompts", False
 
     def search_prompts(self) -> list[Prompt]:
         """The prompts that cures may choose their settings on."""
@@ -145,17 +168,19 @@ class Trial:
             return description, True
         start, started = time.perf_counter(), run_folder.utc_now()
         prompts = self.search_prompts()
-        best = cure.search(self.lm, prompts) if isinstance(cure, Cure) else cure
-        seconds = round(time.perf_counter() - start, 3)
-        alike = [prompt for prompt in prompts if len(prompt.slots) == len(prompts[0].slots)]
-        effect = best.describe_effect(self.lm, alike) if isinstance(best, Cure) else None
+        with _refusals():
+            best = cure.search(self.lm, prompts) if isinstance(cure, Cure) else cure
+            seconds = round(time.perf_counter() - start, 3)
+            alike = [prompt for prompt in prompts if len(prompt.slots) == len(prompts[0].slots)]
+            effect = best.describe_effect(self.lm, alike) if isinstance(best, Cure) else None
+            own_costs = {UNTOUCHED: self._untouched_costs(), "cure": self._costs(best)}
         content = {
             **about_cure(cure),
             "chosen": identify_intervention(best),
             "text": describe_intervention(identify_intervention(best)),
             "search_seconds": seconds,
             "effect": effect,
-            "costs": {UNTOUCHED: self._untouched_costs(), "cure": self._costs(best)},
+            "costs": own_costs,
             "started": started,
             "seconds": round(time.perf_counter() - start, 3),
         }
@@ -203,15 +228,17 @@ class Trial:
         rows: list[dict[str, Any]] = [{"item": item} for item in part.items]
         attention: list[float] = []
         if self.plan.score == "likelihood":
-            read = measurement.rewrite_prompts(self.lm, cure, prompts)
-            with measurement.applied(self.lm, cure):
+            with nullcontext() if cure is None else _refusals():
+                read = measurement.rewrite_prompts(self.lm, cure, prompts)
+            with nullcontext() if cure is None else _refusals(), measurement.applied(self.lm, cure):
                 scores, attention = measurement.score_and_attend(
                     self.lm, read, self.plan.scored_tokens, self.plan.attention_items if part.half == JUDGE else 0
                 )
             for row, prompt, own in zip(rows, read, scores, strict=True):
                 row |= judge_choice(prompt, own)
         else:
-            texts = measurement.generate_under_cure(self.lm, cure, prompts, part.task.metric)
+            with nullcontext() if cure is None else _refusals():
+                texts = measurement.generate_under_cure(self.lm, cure, prompts, part.task.metric)
             for row, prompt, text in zip(rows, prompts, texts, strict=True):
                 row |= {"output": text, "generated_correct": is_correct(part.task.metric, text, prompt.accepted)}
         content = {

@@ -82,9 +82,9 @@ def build_branches(lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int =
 
 
 def _split_shared_tokens(rows: list[list[int]], max_tokens: int) -> Branches:
-    shared = 0
-    while all(len(row) > shared for row in rows) and len({row[shared] for row in rows}) == 1:
-        shared += 1
+    first, last = min(rows), max(rows)  # in lexicographic order: what these two share, all rows between them share
+    differences = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    shared = next(differences, min(len(first), len(last)))
     if any(len(row) == shared for row in rows):
         raise usage_error(
             "build_branches(prompts)",
