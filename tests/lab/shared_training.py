@@ -16,7 +16,7 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from whence.cli import main
-from whence.lab import runner, training
+from whence.lab import run_execution, training
 from whence.lab.study_files import load_study_file
 
 
@@ -45,10 +45,10 @@ def train_and_resume(path, out):
             *given[:5], stop, save_every=0.0
         )  # in every process, not the first alone
         try:
-            runner.execute_run(run, out / kind)
+            run_execution.execute_run(run, out / kind)
         except Stopped:
             training.train = whole
-            runner.execute_run(run, out / kind)
+            run_execution.execute_run(run, out / kind)
 
 
 def run_command(*arguments):

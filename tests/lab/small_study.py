@@ -54,7 +54,7 @@ def build_execute(log, number=None):
         import functools
         import os
 
-        from whence.lab import runner, training
+        from whence.lab import run_execution, training
 
         mark, original = log / "mark", training.train
 
@@ -68,7 +68,7 @@ def build_execute(log, number=None):
 
         training.train = functools.partial(original, save_every=0.0)
         try:
-            return runner.execute_run(run, folder, report)
+            return run_execution.execute_run(run, folder, report)
         finally:
             training.train = original
 

@@ -4,8 +4,9 @@ import pytest
 
 from whence import WhenceError, records
 from whence.lab import runner
-from whence.lab.default_studies import DEFAULT_POSITIONS, TASK_DEFAULTS, build_studies
+from whence.lab.default_studies import DEFAULT_POSITIONS, build_studies
 from whence.lab.study_task import load_task
+from whence.lab.task_defaults import TASK_DEFAULTS
 from whence.lab.tasks import TASKS
 
 

@@ -5,7 +5,7 @@ from safetensors.torch import load_file
 from small_study import ARMS, build_study
 
 from whence import records
-from whence.lab import results, runner, training
+from whence.lab import results, run_execution, runner, training
 from whence.lab.study import Budget
 from whence.lab.study_task import build_model
 
@@ -58,7 +58,7 @@ def test_a_gradient_that_is_no_number_stops_it_before_the_weights_are_spoiled(
         next(model.parameters()).register_hook(lambda grad: grad * (float("nan") if next(count) == step else 1.0))
         return model
 
-    monkeypatch.setattr(runner, "build_model", build_diverging)
+    monkeypatch.setattr(run_execution, "build_model", build_diverging)
     result, good = run_until_divergence(
         tmp_path, budget=Budget(steps=6, batch_size=8, evaluate_every=2, max_grad_norm=clip)
     )

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from whence import WhenceError
-from whence.lab import executors, runner, tasks, training
+from whence.lab import executors, run_execution, runner, tasks, training
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_files import load_study_file
@@ -69,7 +69,7 @@ def test_two_processes_train_like_one_process(distributed, tmp_path, whence_here
 def trained_alone(distributed, tmp_path_factory):
     folder = tmp_path_factory.mktemp("alone")
     (study,) = load_study_file(distributed[0] / "shared.py")
-    return runner.execute_run(study.runs()[0], folder), load_file(next((folder / "weights").iterdir()))
+    return run_execution.execute_run(study.runs()[0], folder), load_file(next((folder / "weights").iterdir()))
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from whence.lab import failures, results, runner, sequential, training
+from whence.lab import failures, results, run_execution, runner, sequential, training
 from whence.lab.arms import parse_arm
 from whence.lab.claims import is_claimed
 from whence.lab.sources import pin_sources
@@ -130,7 +130,7 @@ def test_without_a_baseline_nothing_goes_on(tmp_path, broken):
 def test_a_failure_that_another_process_stored_is_not_tried_again_in_this_call(tmp_path, broken, monkeypatch):
     study = pin_sources(dataclasses.replace(STUDY, decision=Decision(baseline="none")))
     run = study.runs()[0]
-    original = runner.execute_run
+    original = run_execution.execute_run
 
     def execute(one, folder, *others):
         if one == run:
@@ -138,7 +138,7 @@ def test_a_failure_that_another_process_stored_is_not_tried_again_in_this_call(t
             raise runner.RunInProgress("it was in progress")
         return original(one, folder, *others)
 
-    monkeypatch.setattr(runner, "execute_run", execute)
+    monkeypatch.setattr(run_execution, "execute_run", execute)
     (failed,) = runner.run_study(study, tmp_path).failed
     assert failed.run_id == (run.arm.name, run.seed) and "KeyError: 'there'" in str(failed)
 
@@ -174,10 +174,10 @@ def test_a_failure_is_stored_before_the_claim_on_its_run_is_released(tmp_path, b
         claimed.append(is_claimed(run, folder))
         write(run, folder, failure)
 
-    monkeypatch.setattr(runner, "write_failure", write_failure)
+    monkeypatch.setattr(run_execution, "write_failure", write_failure)
     run = STUDY.runs()[0]
     with pytest.raises(failures.RunFailed, match="AwkwardError: out of paper"):
-        runner.try_run(run, tmp_path)
+        run_execution.try_run(run, tmp_path)
     assert claimed == [True] and not is_claimed(run, tmp_path)
 
 

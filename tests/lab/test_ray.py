@@ -8,7 +8,7 @@ from small_study import ARMS, build_execute, build_study, load_results
 
 from whence import WhenceError
 from whence.errors import Terminated
-from whence.lab import claims, runner
+from whence.lab import claims, run_execution, runner
 from whence.lab.arms import Arm
 from whence.lab.executors import load_executor
 from whence.lab.study import Budget
@@ -61,7 +61,7 @@ def test_a_stopped_worker_costs_its_own_run_which_resumes(cluster, tmp_path, num
     stopped, other = ((tmp_path / run.file_name).read_text().split() for run in study.runs())
     assert stopped == [*"123", *map(str, range(resumed_at, 7))] and other == [*"123456"]
     for run in study.runs():
-        runner.execute_run(run, tmp_path / "local")
+        run_execution.execute_run(run, tmp_path / "local")
     assert load_results(tmp_path / "ray") == load_results(tmp_path / "local")
     assert not list(tmp_path.rglob("*.part"))
 
@@ -76,7 +76,7 @@ def test_a_stopped_main_process_cancels_its_runs_with_a_checkpoint(cluster, tmp_
         signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(kind):
-        list(load_executor("ray", 1).run(runner.execute_run, endless.runs(), tmp_path, stop))
+        list(load_executor("ray", 1).run(run_execution.execute_run, endless.runs(), tmp_path, stop))
     (run,) = endless.runs()
     assert checkpoint_path(run, tmp_path).exists()
     assert not claims.wait_for_run(run, tmp_path)  # nobody trains it: its worker has let it go
@@ -126,7 +126,7 @@ def test_a_run_takes_one_gpu_where_there_are_some(tmp_path):
 
     executor.ray = FakeRay()
     with pytest.raises(Stopped):
-        next(executor.run(runner.execute_run, small_runs().runs(), tmp_path, lambda *_: None))
+        next(executor.run(run_execution.execute_run, small_runs().runs(), tmp_path, lambda *_: None))
     assert (options[0]["num_cpus"], options[0]["num_gpus"]) == (1, 1)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from whence import WhenceError, records
-from whence.lab import default_studies, run_keys, runner
+from whence.lab import default_studies, run_execution, run_keys, runner
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Run, Study
 from whence.lab.tasks import load
@@ -50,7 +50,7 @@ def require_same(found, expected):
 def test_other_lengths_evaluate_only_what_is_missing(tmp_path, monkeypatch, lengths):
     run_keeping(COPY, tmp_path / "reused")
     other = change(COPY, lengths)
-    monkeypatch.setattr(runner, "train_run", lambda *arguments: pytest.fail("trained again"))
+    monkeypatch.setattr(run_execution, "train_run", lambda *arguments: pytest.fail("trained again"))
     outcome, reused = run_keeping(other, tmp_path / "reused")
     monkeypatch.undo()
     assert len(outcome.completed) == 4 and "evaluated again" in outcome.notes[0]

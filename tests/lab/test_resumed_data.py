@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from whence.lab import decisions, default_studies, observe, training
+from whence.lab import decisions, default_studies, observe, task_defaults, training
 from whence.lab.arms import parse_arm
 from whence.lab.early_stopping import EarlyStopping
 from whence.lab.study import Budget, Run
@@ -124,7 +124,7 @@ def test_every_seed_and_step_draws_numbers_of_its_own():
 def test_names_of_files_and_defaults_that_records_carry():
     """A record is found by these: changed without a reason, finished work would be done again."""
     for task in ("copy", "recall"):
-        defaults = default_studies.TASK_DEFAULTS[task]
+        defaults = task_defaults.TASK_DEFAULTS[task]
         assert defaults["model"] == {"embed_dim": 32, "heads": 4, "layers": 1, "ffn_dim": 64, "dropout": 0.0}
         assert defaults["budget"].items() >= {"steps": 200, "lr": 3e-3}.items()
     assert load("copy").settings.items() >= {"string": 16, "symbols": 16, "items": 256, "seed": 0}.items()

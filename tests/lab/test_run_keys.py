@@ -6,7 +6,7 @@ import os
 import pytest
 
 from whence import WhenceError, records
-from whence.lab import claims, executors, run_keys, runner
+from whence.lab import claims, executors, run_execution, run_keys, runner
 from whence.lab.arms import Arm, parse_arm
 from whence.lab.study import Budget, Decision, Run, Study
 from whence.lab.study_folder import study_folder
@@ -79,7 +79,7 @@ def test_a_run_that_another_process_trains_is_awaited(tmp_path, monkeypatch):
     folder = study_folder(STUDY, tmp_path)
     run = STUDY.runs()[0]
     with claims.claim_run(run, folder), pytest.raises(claims.RunInProgress):
-        runner.execute_run(run, folder)
+        run_execution.execute_run(run, folder)
     outcome = runner.run_study(STUDY, tmp_path)
     assert len(outcome.completed) == 2 and claims.wait_for_run(run, folder)
 

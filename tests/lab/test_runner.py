@@ -12,7 +12,7 @@ import torch
 from small_study import ARMS, almost_equal, build_study, load_results
 
 from whence import WhenceError, records
-from whence.lab import results, runner, tasks, training
+from whence.lab import results, run_execution, runner, tasks, training
 from whence.lab.arms import Arm, parse_arm
 from whence.lab.sources import describe_origin, pin_sources
 from whence.lab.study import Budget, Decision
@@ -70,7 +70,7 @@ def test_each_part_of_a_sum_reports_its_parameters():
     model = task.build_model(
         {"embed_dim": 16, "heads": 2, "layers": 1}, parse_arm("Rotary() + Epar(learnable=True)"), 0
     )
-    actual = runner.describe_positions(model)
+    actual = run_execution.describe_positions(model)
     assert [name.split("position.")[1] for name in actual] == ["members.0", "members.1"]
     assert "base=" in actual["body.layers.0.attention.position.members.0"] and "alpha=" in str(actual)
 
@@ -162,7 +162,7 @@ def test_a_record_is_never_overwritten(finished, tmp_path):
     run = build_study().runs()[0]
     (tmp_path / run.file_name).write_text("{}")
     with pytest.raises(WhenceError, match="a record is written once"):
-        runner.execute_run(run, tmp_path)
+        run_execution.execute_run(run, tmp_path)
     assert (tmp_path / run.file_name).read_text() == "{}" and not (tmp_path / "weights").exists()
 
 
@@ -181,7 +181,7 @@ def test_a_run_that_another_process_finished_is_skipped(finished, tmp_path, monk
 
     monkeypatch.setattr(training, "train", train_while_another_finishes)
     for run, count in ((first, 0), (second, 1)):
-        assert runner.execute_run(run, tmp_path) == json.loads(content[run.file_name]) and len(trained) == count
+        assert run_execution.execute_run(run, tmp_path) == json.loads(content[run.file_name]) and len(trained) == count
         assert (tmp_path / run.file_name).read_bytes() == content[run.file_name] and not (tmp_path / "weights").exists()
 
 
@@ -194,7 +194,7 @@ def test_changed_code_ends_the_run(tmp_path, monkeypatch):
     assert pinned.hash != study.hash and pin_sources(build_study()).hash == build_study().hash
     (tmp_path / "bell.py").write_text(source + "# edited\n")
     with pytest.raises(WhenceError, match=r"\./bell\.py:Bell.*run the command again"):
-        runner.execute_run(pinned.runs()[1], tmp_path)
+        run_execution.execute_run(pinned.runs()[1], tmp_path)
     assert runner.run_study(study, tmp_path / "out").folder != study_folder(pinned, tmp_path / "out")
 
 

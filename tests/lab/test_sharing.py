@@ -13,7 +13,7 @@ from small_study import ARMS, build_study
 
 from whence.cli import run as run_command
 from whence.errors import Terminated
-from whence.lab import claims, runner, training
+from whence.lab import claims, run_execution, runner, training
 from whence.lab.executors import load_executor
 from whence.lab.sources import pin_sources
 from whence.lab.study import Budget
@@ -151,7 +151,7 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, number):
     study = build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=10**6, batch_size=8))
     before, executor = signal.getsignal(number), load_executor("local", 1)
     with pytest.raises(Terminated, match="run the command again") as raised:
-        list(executor.run(runner.execute_run, study.runs(), tmp_path, lambda *_: signal.raise_signal(number)))
+        list(executor.run(run_execution.execute_run, study.runs(), tmp_path, lambda *_: signal.raise_signal(number)))
     assert raised.value.signal_number == number
     assert checkpoint_path(study.runs()[0], tmp_path).exists()
     assert signal.getsignal(number) == before
@@ -185,7 +185,7 @@ def test_an_unfinished_record_leaves_the_checkpoint(tmp_path, monkeypatch):
 
     monkeypatch.setattr("whence.records.write", fail)
     with pytest.raises(OSError, match="killed here"):
-        runner.execute_run(run, tmp_path)
+        run_execution.execute_run(run, tmp_path)
     assert checkpoint_path(run, tmp_path).exists()
 
 

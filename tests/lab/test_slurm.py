@@ -9,7 +9,7 @@ import pytest
 from small_study import ARMS, build_execute, build_study, load_results
 
 from whence import WhenceError
-from whence.lab import claims, runner, slurm_executor
+from whence.lab import claims, run_execution, runner, slurm_executor
 from whence.lab.executors import load_executor
 from whence.lab.study import Budget
 
@@ -45,7 +45,7 @@ def test_jobs_share_the_runs_and_resume_after_the_time_limit(tmp_path, monkeypat
     stopped, other = ((tmp_path / run.file_name).read_text().split() for run in study.runs()[:2])
     assert stopped == [*"123456"] and other == [*"123456"]  # nothing twice: it resumed from the checkpoint
     for run in study.runs()[:2]:
-        runner.execute_run(run, tmp_path / "local")
+        run_execution.execute_run(run, tmp_path / "local")
     assert load_results(tmp_path / "slurm") == load_results(tmp_path / "local")
 
 
@@ -55,7 +55,7 @@ def test_a_run_of_another_command_is_in_progress(tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "_submit", lambda execute, runs, folder: submissions.append(len(runs)) or [job])
     first, second = three_runs().runs()[:2]
     with claims.claim_run(first, tmp_path):
-        (one, busy), (two, failed) = executor.run(runner.execute_run, [first, second], tmp_path, lambda *_: None)
+        (one, busy), (two, failed) = executor.run(run_execution.execute_run, [first, second], tmp_path, lambda *_: None)
     assert (one, two) == (first, second) and submissions == [2, 1, 1, 1]
     assert isinstance(busy, claims.RunInProgress) and "ended 4 times" in str(failed)
 
@@ -86,7 +86,7 @@ def test_settings_reach_sbatch_and_an_interrupt_cancels_the_jobs(tmp_path, monke
     monkeypatch.setattr(slurm_executor, "time", SimpleNamespace(sleep=interrupt))
     executor = load_executor("slurm(partition='gpu', minutes=240, gpus=1, cpus=2, memory_gb=16)", 2)
     with pytest.raises(KeyboardInterrupt):
-        list(executor.run(runner.execute_run, three_runs().runs(), tmp_path / "out", lambda *_: None))
+        list(executor.run(run_execution.execute_run, three_runs().runs(), tmp_path / "out", lambda *_: None))
     script = tmp_path / "out" / "slurm" / "17_submission.sh"
     text = script.read_text()
     for line in (
@@ -104,7 +104,7 @@ def test_a_rejected_submission_is_one_error(tmp_path, slurm_commands):
     stub.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition' >&2\nexit 1\n")
     executor = load_executor("slurm(partition='none')")
     with pytest.raises(WhenceError, match=r"--executor slurm.*invalid partition.*correct the settings"):
-        list(executor.run(runner.execute_run, three_runs().runs(), tmp_path / "out", lambda *_: None))
+        list(executor.run(run_execution.execute_run, three_runs().runs(), tmp_path / "out", lambda *_: None))
 
 
 def test_without_slurm_nothing_begins(tmp_path, monkeypatch):

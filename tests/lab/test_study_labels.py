@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from whence.cli.live_table import ArmTable
-from whence.lab.default_studies import build_studies, file_task
+from whence.lab.data_options import file_task
+from whence.lab.default_studies import build_studies
 from whence.lab.failures import describe_error
 from whence.lab.study_labels import TUNING_TASK, label_study, label_task, title_studies
 from whence.lab.sweeps import build_tuning_study

@@ -272,7 +272,7 @@ def test_wrong_settings_are_refused_before_any_work(change, message):
 
 def test_the_command_prints_the_parts_and_compare_takes_the_folder(tmp_path, rows, capsys):
     from whence.cli.app import app
-    from whence.lab.default_studies import file_task
+    from whence.lab.data_options import file_task
 
     out = tmp_path / "tokens"
     app(["tokenize", str(rows), "--vocab-size", "300", "--out", str(out)], standalone_mode=False)

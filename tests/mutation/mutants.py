@@ -172,7 +172,7 @@ MUTANTS = [
     # the runner: whose record it is, that it is written once, which sources made it
     (L + "study_folder.py", "if not own and record_key(record) != run_key(run):", "if False:", OWNED),
     (L + "study_folder.py", ' and record.get("seed") == run.seed', "", OWNED),
-    (L + "runner.py", "    recorded = records.exists(path)\n    if", "    recorded = False\n    if", OWNED),
+    (L + "run_execution.py", "    recorded = records.exists(path)\n    if", "    recorded = False\n    if", OWNED),
     (L + "runner.py", "try_run, origin=prepared.origin", "try_run, origin=None", OWNED),
     # from records to findings
     (L + "results.py", 'result["evaluations"][-1]', 'result["evaluations"][0]', RESULTS),

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from whence import WhenceError, records
 from whence.cli.app import app
-from whence.lab import runner, training
+from whence.lab import run_execution, runner, training
 from whence.lab.arms import Arm
 from whence.lab.results import collect_findings
 from whence.lab.study import Budget, Decision, Study
@@ -81,7 +81,7 @@ def test_a_run_that_diverged_has_a_record_too(tmp_path, monkeypatch):
         raise training.DivergenceError(3, "the loss became nan")
 
     monkeypatch.setattr(training, "train", diverging)
-    record = runner.execute_run(STUDY.runs()[0], tmp_path)
+    record = run_execution.execute_run(STUDY.runs()[0], tmp_path)
     assert record["result"]["status"] == "diverged" and record["notes"] == {}
     assert report_panels({"Recency": [record]}, {}) == []
 

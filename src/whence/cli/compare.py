@@ -206,7 +206,7 @@ def compare(
 ) -> None:
     from whence.cli.compare_sweep import require_one_process, run_sweeps
     from whence.cli.run import parse_shard, run_studies
-    from whence.lab import default_studies, runner
+    from whence.lab import data_options, default_studies, runner
     from whence.lab.setting_errors import rename_settings
     from whence.lab.settings import parse_setting
     from whence.lab.sweeps import parse_sweeps
@@ -242,11 +242,11 @@ def compare(
         "skip_bad_rows": skip_bad_rows or None,
     }
     if data is not None:
-        name, task_settings[name] = default_studies.file_task(data, tasks, **options)
+        name, task_settings[name] = data_options.file_task(data, tasks, **options)
         tasks += [name] if name not in tasks else []
     else:
         chosen = {name: value for name, value in options.items() if value is not None}
-        task_settings = default_studies.assign_options(tasks, chosen)
+        task_settings = data_options.assign_options(tasks, chosen)
     named = {
         "layers": layers, "embed_dim": embed_dim, "heads": heads, "ffn_dim": ffn_dim, "dropout": dropout,
         "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,

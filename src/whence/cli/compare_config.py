@@ -60,7 +60,7 @@ def read_config(context: typer.Context, path: Path | None) -> Path | None:
 
 def rebase_values(values: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The values of a config file, with the files of positions, tasks, executor, data and tokens resolved against its folder."""
-    from whence.lab.default_studies import rebase_data, rebase_tokens
+    from whence.lab.data_options import rebase_data, rebase_tokens
     from whence.lab.settings import rebase_arm
     from whence.plugins import rebase_file
 

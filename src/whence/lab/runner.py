@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from whence import records
-from whence.errors import Terminated, require_package, usage_error
-from whence.lab import checkpoints, checks, decisions, tasks, training
-from whence.lab.claims import RunInProgress, claim_run, claim_study, wait_for_run
+from whence.errors import require_package, usage_error
+from whence.lab import checkpoints, checks, decisions, tasks
+from whence.lab.claims import RunInProgress, claim_study, wait_for_run
 from whence.lab.executors import Executor, OnProgress, broadcast, open_executor, process_rank, world_size
-from whence.lab.failures import RunFailed, describe_error, find_recent_failure, remove_failure, write_failure
-from whence.lab.reevaluation import TrainedRun, evaluate_trained_run, find_trained_runs
+from whence.lab.failures import RunFailed, find_recent_failure, remove_failure
+from whence.lab.reevaluation import find_trained_runs
+from whence.lab.run_execution import DeadlineReached, lacks_weights, store_failure, try_run
 from whence.lab.run_keys import reuse_records, run_key
-from whence.lab.sources import describe_origin, gpu_name, has_same_sources, pin_sources
+from whence.lab.sources import describe_origin, pin_sources
 from whence.lab.study import Run, Study, share_family
 from whence.lab.study_folder import (
     STUDY_FILES,
@@ -29,22 +26,15 @@ from whence.lab.study_folder import (
     find_record_problem,
     study_folder,
     task_facts,
-    weights_path,
     write_baselines,
     write_data_facts,
     write_spec,
 )
-from whence.lab.study_labels import label_study, label_task
-from whence.lab.study_task import build_model, load_task
-from whence.position.base import Position, Sum
-from whence.position.parameter import format_setting
+from whence.lab.study_labels import label_task
+from whence.lab.study_task import load_task
 
 OnStart = Callable[[Sequence[Run], Path], None]
 OnFailure = Callable[[Run, str], None]
-
-
-class DeadlineReached(Exception):
-    """The time limit was over before the run was done. Its checkpoint remains."""
 
 
 @dataclass
@@ -206,11 +196,6 @@ def sort_runs(runs: Sequence[Run], folder: Path) -> tuple[StudyOutcome, list[Run
     return outcome, missing
 
 
-def lacks_weights(run: Run, folder: Path) -> bool:
-    """Whether a task needs the weights of its runs and those of this one are missing. Committed records have no weights."""
-    return tasks.find_task_class(run.study.task).needs_weights and not weights_path(run, folder).exists()
-
-
 def describe_retrained(run: Run, folder: Path, record: Mapping[str, Any]) -> list[str]:
     """A note if a run that was trained again for its weights scores differently from its record; otherwise none."""
     stored = records.read(folder / run.file_name)
@@ -276,195 +261,3 @@ def check_studies(studies: Sequence[Study], baseline: str | None = None) -> tupl
         replace(study, about=" ".join([study.about, *own]).strip()) for study, own in zip(checked, notes, strict=True)
     ]
     return checked, list(dict.fromkeys(note for own in notes for note in own))
-
-
-def execute_run(
-    run: Run,
-    folder: Path,
-    on_progress: Callable[[training.Progress], None] = lambda progress: None,
-    origin: dict[str, Any] | None = None,
-    deadline: float | None = None,
-    trained: Mapping[str, TrainedRun] | None = None,
-    within_claim: AbstractContextManager[None] | None = None,
-    began: float | None = None,
-) -> dict[str, Any]:
-    """Train one arm with one seed, write its record and return it. Nothing is trained if its record exists by now.
-
-    ``trained``: runs of other studies with the same weights, by file name; they are evaluated and not trained.
-    ``within_claim`` is left before the claim on the run is released.
-    ``began``: a run that failed in another process since this ``time.time()`` raises ``RunFailed`` and is not trained.
-
-    Raises ``RunInProgress`` if another process trains it, and ``DeadlineReached`` if it is not done at the deadline.
-    """
-    if run.study.sources and not has_same_sources(run.study):
-        raise usage_error(
-            f"the study {label_study(run.study)}",
-            f"changed code of {', '.join(run.study.sources)}",
-            "all runs of a study use the same code",
-            "run the command again: it starts a new study",
-        )
-    origin = origin or describe_origin(run.study)
-    if (
-        world_size() > 1
-    ):  # distributed processes train a run together, and would not all see its record at the same time
-        return train_run(run, folder, on_progress, origin, deadline)
-    path = folder / run.file_name
-    with claim_run(run, folder), within_claim or nullcontext():
-        for written in (path, weights_path(run, folder), checkpoint_path(run, folder)):
-            records.remove_partial_files(written)
-        recorded = records.exists(path) and find_record_problem(path, run) is None
-        if recorded:
-            stored = records.read(path)
-            if stored["result"]["status"] != "done" or not lacks_weights(run, folder):
-                on_progress(training.Progress(step=1, steps=1, loss=float("nan")))
-                return stored
-        failure = None if began is None else find_recent_failure(run, folder, began)
-        if failure is not None:
-            raise RunFailed(failure)
-        if trained and run.file_name in trained and not recorded:
-            record = evaluate_again(run, folder, on_progress, origin, trained[run.file_name])
-            if record is not None:
-                return record
-        return train_run(run, folder, on_progress, origin, deadline)
-
-
-def try_run(
-    run: Run,
-    folder: Path,
-    on_progress: Callable[[training.Progress], None] = lambda progress: None,
-    origin: dict[str, Any] | None = None,
-    deadline: float | None = None,
-    trained: Mapping[str, TrainedRun] | None = None,
-    began: float | None = None,
-) -> dict[str, Any]:
-    """``execute_run``, with every error as ``RunFailed``.
-
-    The failure is stored while the claim is held: a process that claims the run next finds it and does not train the run again.
-    """
-    with store_errors(run, folder):  # also those that occur before the claim
-        record = execute_run(run, folder, on_progress, origin, deadline, trained, store_errors(run, folder), began)
-    if process_rank() == 0:
-        remove_failure(run, folder)
-    return record
-
-
-@contextmanager
-def store_errors(run: Run, folder: Path) -> Iterator[None]:
-    """Store an error of the body as the failure of a run, where its traceback is known, and raise it as ``RunFailed``."""
-    try:
-        yield
-    except (Terminated, RunInProgress, DeadlineReached):
-        raise
-    except Exception as error:
-        raise store_failure(run, folder, error) from None
-
-
-def store_failure(run: Run, folder: Path, error: Exception) -> RunFailed:
-    """Store why a run failed, unless the process that ran it has done so."""
-    if isinstance(error, RunFailed):
-        return error
-    failed = describe_error(run, error)
-    if process_rank() == 0:
-        write_failure(run, folder, failed.failure)
-    return failed
-
-
-def evaluate_again(
-    run: Run,
-    folder: Path,
-    on_progress: Callable[[training.Progress], None],
-    origin: dict[str, Any],
-    trained: TrainedRun,
-) -> dict[str, Any] | None:
-    """Write the record of a run from the weights of another one; None if it must be trained."""
-    torch.set_num_threads(1)  # as in training
-    task = load_task(run.study)
-    record = evaluate_trained_run(run, trained, task, build_model(run, task), folder, origin)
-    if record is not None:
-        records.write(folder / run.file_name, json.loads(json.dumps(record)))
-        last = record["result"]["evaluations"][-1]["splits"]
-        values = {split: row["value"] for split, row in last.items()}
-        on_progress(training.Progress(step=1, steps=1, loss=float("nan"), values=values))
-    return record
-
-
-def train_run(
-    run: Run,
-    folder: Path,
-    on_progress: Callable[[training.Progress], None],
-    origin: dict[str, Any],
-    deadline: float | None,
-) -> dict[str, Any]:
-    """Train a run and write its weights and its record."""
-    path = folder / run.file_name
-    if deadline is not None and broadcast(time.time() >= deadline):
-        raise DeadlineReached(f"{run.file_name} was not started")
-    torch.set_num_threads(1)  # the number of threads changes the order of sums; use jobs for parallel runs
-    task = load_task(run.study)
-    model = build_model(run, task)
-    started, began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), time.monotonic()
-    before = describe_positions(model)
-    state = checkpoint_path(run, folder)
-    main_process = process_rank() == 0
-    report = on_progress if main_process else lambda progress: None
-    result: dict[str, Any]
-    try:
-        with training.catch_stop_signals() as stop_signal:
-
-            def should_stop() -> bool:
-                return stop_signal() is not None or (deadline is not None and time.time() >= deadline)
-
-            try:
-                curves = training.train(model, task, run.budget, run.seed, state, report, should_stop=should_stop)
-            except Terminated as error:
-                if stop_signal() is None:
-                    raise DeadlineReached(str(error)) from None
-                raise Terminated(str(error), stop_signal()) from None
-        result = {"status": "done"} | curves
-    except training.DivergenceError as error:
-        checkpoint = state.name if state.exists() else None
-        result = {"status": "diverged", "step": error.step, "reason": str(error), "last_good_checkpoint": checkpoint}
-        result |= error.curves
-    record = {
-        "hash": run.study.hash, "arm": run.arm.name, "position": run.arm.position, "seed": run.seed,
-        "spec": run.study.spec(), "task": task.settings, "parameters": sum(p.numel() for p in model.parameters()),
-        "result": result, "numbers": {"before": before, "after": describe_positions(model)}, "started": started,
-        "notes": task.notes(model) if result["status"] == "done" else {},  # a diverged model contains NaN
-        "wall_seconds": time.monotonic() - began, "processes": world_size(), **origin,
-        "environment": origin["environment"] | {"machine": records.describe_machine(gpu_name())},
-    }  # fmt: skip
-    if not main_process:
-        return record
-    recorded = records.exists(path)
-    if recorded and find_record_problem(path, run) is not None:
-        raise usage_error(
-            f"the study {label_study(run.study)}",
-            f"{path.name}, which appeared during the run and is not a record of it",
-            "a record is written once",
-            "move that file and run again",
-        )
-    if recorded and not lacks_weights(run, folder):  # another process finished this run first
-        return records.read(path)
-    if result["status"] == "done":
-        metadata = {
-            "hash": run.study.hash,
-            "spec": run.study.spec(),
-            "arm": run.arm.name,
-            "seed": run.seed,
-            "task": task.weights_metadata(model),
-        }
-        checkpoints.save_weights(weights_path(run, folder), model, metadata)
-    if not recorded:
-        records.write(path, json.loads(json.dumps(record)))
-    if result["status"] == "done":  # only now: a process that is killed before has something to resume from
-        checkpoints.remove(state)
-    return record
-
-
-def describe_positions(model: torch.nn.Module) -> dict[str, str]:
-    """The settings and parameters of each layer's position, for a table of learned values."""
-    described = {}
-    for name, module in model.named_modules():
-        if isinstance(module, Position) and not isinstance(module, Sum):  # its members describe themselves
-            described[name] = "; ".join(f"{key}={format_setting(value)}" for key, value in module.repr_items())
-    return described

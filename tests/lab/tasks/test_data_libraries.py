@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from whence.errors import MissingExtra, WhenceError
-from whence.lab import default_studies
+from whence.lab import data_options
 from whence.lab.data.tables import read_table
 from whence.lab.tasks import load
 
@@ -20,7 +20,7 @@ def refused(data, **options):
 
 
 def load_data(data, **options):
-    name, settings = default_studies.file_task(str(data), **options)
+    name, settings = data_options.file_task(str(data), **options)
     return load(name, **settings)
 
 
@@ -63,7 +63,7 @@ def test_files_of_one_split_are_read_together(tmp_path):
 def test_datasets_need_an_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(MissingExtra, match=r"hf:owner/name.*datasets.*whence\[data\]"):
-        default_studies.file_task("hf:owner/name")
+        data_options.file_task("hf:owner/name")
 
 
 @pytest.fixture(scope="module")

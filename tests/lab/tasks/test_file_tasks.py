@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.lab import default_studies
+from whence.lab import data_options
 from whence.lab.data.tables import read_table, table_files
 from whence.lab.data.tokenizers import build_tokenizer
 from whence.lab.tasks import IGNORE_INDEX, load
@@ -199,7 +199,7 @@ def test_formats_that_are_neither_tables_nor_text(tmp_path, name, remedy):
 
 
 def load_data(path, **options):
-    name, settings = default_studies.file_task(str(path), **options)
+    name, settings = data_options.file_task(str(path), **options)
     return load(name, **settings)
 
 
@@ -278,7 +278,7 @@ def test_baselines_of_labelled_texts(tmp_path):
 
 def test_the_data_must_not_change(tmp_path):
     path = write_rows(tmp_path / "a.csv")
-    task, settings = default_studies.file_task(str(path))
+    task, settings = data_options.file_task(str(path))
     assert task == "labelled_file" and load(task, **settings).num_classes == 2
     path.write_text(path.read_text() + "\nanother,pos")
     assert "changed" in refused(lambda: load(task, **settings))
@@ -377,7 +377,7 @@ def test_which_task_a_file_becomes(tmp_path, pairs):
     table = write_rows(tmp_path / "a.csv")
     (tmp_path / "book.txt").write_text(TEXT)
     (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps({"body": line}) for line in TEXT.splitlines()))
-    choose = default_studies.file_task
+    choose = data_options.file_task
     assert choose(str(table))[0] == "labelled_file"
     assert choose(str(tmp_path / "book.txt"), tokens="characters")[1]["tokens"] == "characters"
     name, settings = choose(str(tmp_path / "texts.jsonl"), text_column="body")
@@ -413,7 +413,7 @@ def test_a_split_column_of_texts(tmp_path):
         return load("text_file", path=str(path), **chosen)
 
     task = build(rows)
-    assert default_studies.file_task(str(path), text_column="body", split_column="part")[0] == "text_file"
+    assert data_options.file_task(str(path), text_column="body", split_column="part")[0] == "text_file"
     assert build(rows).settings["split_column"] == "part"
     assert task.describe_data()["split"] == "the parts that the column 'part' names"
     shown = {split: "".join(task.decode(task.evaluation(split)[0].tokens[0])) for split in task.splits()}
@@ -430,7 +430,7 @@ def test_a_split_column_of_texts(tmp_path):
         said = refused(lambda wrong=wrong, settings=settings: build(wrong, **settings))
         assert [word for word in expected if word not in said] == []
     (tmp_path / "book.txt").write_text(TEXT)
-    said = refused(lambda: default_studies.file_task(str(tmp_path / "book.txt"), split_column="part"))
+    said = refused(lambda: data_options.file_task(str(tmp_path / "book.txt"), split_column="part"))
     assert "--split-column" in said and "'part'" in said and "leave it out" in said
 
 

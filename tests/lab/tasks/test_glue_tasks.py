@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.lab import default_studies, training
+from whence.lab import data_options, training
 from whence.lab.arms import parse_arm
 from whence.lab.tasks import load
 from whence.lab.tasks.glue import correlate, join_texts
@@ -96,7 +96,7 @@ def test_json_lines_with_the_names_of_hugging_face(tmp_path):
             "\n".join(json.dumps({"sentence": f"s {n}", "label": n % 2}) for n in range(4))
         )
     assert load("glue", subset="cola", path=str(cola), context=8).train.labels.tolist() == [0, 1, 0, 1]
-    name, settings = default_studies.file_task(str(cola), ["glue"], subset="cola")
+    name, settings = data_options.file_task(str(cola), ["glue"], subset="cola")
     assert name == "glue" and load(name, **settings).metric == "mcc"
     with pytest.raises(WhenceError, match=r"without the column premise"):
         load("glue", subset="mnli", path=str(cola))

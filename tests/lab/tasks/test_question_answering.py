@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.lab import default_studies, study_task, training
+from whence.lab import data_options, study_task, training
 from whence.lab.answer_scores import exact_match, score_answer, token_f1
 from whence.lab.arms import parse_arm
 from whence.lab.data.generated_texts import generate_questions
@@ -165,11 +165,11 @@ def test_own_files(folder, tmp_path):
     (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, lines)))
     task = load("squad", path=str(tmp_path / "mine.jsonl"), context=48)
     assert sum(task.describe_data()["items"].values()) == 24 + len(task.parts["shuffled"].questions)
-    name, settings = default_studies.file_task(str(folder / "squad"), ["squad"], tokens="words")
+    name, settings = data_options.file_task(str(folder / "squad"), ["squad"], tokens="words")
     assert name == "squad" and len(settings["sha256"]) == 64
     assert len(load(name, **settings | {"context": 48}).parts["test"].questions) == 24
     with pytest.raises(WhenceError, match=r"--label-column.*squad has no such option"):
-        default_studies.file_task(str(folder / "squad"), ["squad"], label_column="x")
+        data_options.file_task(str(folder / "squad"), ["squad"], label_column="x")
     with pytest.raises(WhenceError, match=r"changed since the study was built"):
         load("squad", path=str(tmp_path / "mine.jsonl"), sha256="0" * 64)
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import WhenceError, usage_error
-from whence.lab.data.corpora import ORIGINS, data_folder
+from whence.lab.data.corpora import ORIGINS, content_hash, data_folder
 from whence.lab.data.rows import SPLIT_NAMES
+from whence.lab.data.splits import stratified_split
 from whence.lab.data.tables import COMPRESSED, decode_text, plain_suffix
 
 #: places of the published parts in the data folder, without the suffix of a compression
@@ -27,6 +28,8 @@ PUBLISHED = {
     "dev": ("squad/dev-v2.0.json", "squad/dev-v1.1.json", "squad/dev.json", "benchmarks/squad2/dev.json"),
 }
 SUFFIXES = (".json", ".jsonl")
+#: articles from which on a single file is split by article; one with fewer is split by context
+MIN_ARTICLES = 10
 #: the end of a sentence: the space after a closing mark
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 
@@ -189,3 +192,28 @@ def shuffle_sentences(question: Question) -> Question:
         own = next(a for a, b in sentences if a <= start < b)
         answers.append((text, start + shifts[own]))
     return replace(question, context=" ".join(texts), answers=tuple(answers))
+
+
+def split_questions(name: str, questions: Sequence[Question], seed: int) -> tuple[dict[str, list[Question]], str]:
+    """A tenth of the questions for test, a tenth for validation, by whole articles, or by contexts if there are few articles."""
+    articles = len({one.title for one in questions}) >= MIN_ARTICLES
+    keys = [one.title if articles else one.context for one in questions]
+    if len(set(keys)) < 3:
+        got = f"{name} with questions about {len(set(keys))} context{'s' if len(set(keys)) > 1 else ''}"
+        raise usage_error("--data", got, "each part has contexts of its own", "add contexts, or name a folder of parts")
+    parts = stratified_split(keys, [0] * len(keys), seed)
+    read: dict[str, list[Question]] = {"train": [], "test": [], "validation": []}
+    for one, part in zip(questions, parts, strict=True):
+        read[part].append(one)
+    what = "articles" if articles else "contexts"
+    return read, f"80 % training, 10 % validation, 10 % test of {name} by seed {seed}; {what} stay whole"
+
+
+def hash_questions(parts: Mapping[str, Sequence[Question]]) -> str:
+    """A short hash of all questions, contexts and answers."""
+    return content_hash(
+        text
+        for part, own in parts.items()
+        for one in own
+        for text in (part, one.context, one.question, *(f"{answer}@{start}" for answer, start in one.answers))
+    )

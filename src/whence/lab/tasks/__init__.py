@@ -17,7 +17,7 @@ from whence.lab.tasks.files import FILE_TASKS
 from whence.lab.tasks.generated import Copying, Recall, Retrieval
 from whence.lab.tasks.glue import Glue, Paraphrases
 from whence.lab.tasks.language_modelling import Books, Topics, WikiText2, WikiText103
-from whence.lab.tasks.question_answering import GeneratedQuestions, Squad
+from whence.lab.tasks.squad import GeneratedQuestions, Squad
 from whence.lab.tasks.summarization import Arxiv, GeneratedReports, Qmsum
 from whence.lab.tasks.translation import Multi30k, Wmt14
 from whence.plugins import TASKS as GROUP
