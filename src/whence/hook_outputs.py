@@ -65,12 +65,15 @@ def require_shape(mechanism: str, hook: str, out: Tensor | None, shape: tuple[in
     raise usage_error(f"{mechanism}.{hook}", _describe_output(out), rule, "return one number per element")
 
 
-def require_like(mechanism: str, hook: str, out: Tensor | None, argument: Tensor, name: str) -> Tensor:
+def require_like(
+    mechanism: str, hook: str, out: Tensor | None, argument: Tensor, name: str, columns: int | None = None
+) -> Tensor:
     """The output of an ``embed`` or ``rotate`` hook, with the shape and dtype of its argument ``name``.
 
-    Under autocast a hook may return autocast's dtype; that is converted back.
+    ``columns`` replaces the size of the last axis. Under autocast a hook may return autocast's dtype; that is converted back.
     """
-    out = require_shape(mechanism, hook, out, tuple(argument.shape))
+    shape = tuple(argument.shape) if columns is None else (*argument.shape[:-1], columns)
+    out = require_shape(mechanism, hook, out, shape)
     if out.dtype == argument.dtype:
         return out
     if torch.is_autocast_enabled(argument.device.type):
@@ -83,12 +86,18 @@ def require_like(mechanism: str, hook: str, out: Tensor | None, argument: Tensor
     )
 
 
-def require_rotated(mechanism: str, out: object, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """The output of a ``rotate`` hook: a pair like q and k."""
+def require_rotated(
+    mechanism: str, out: object, q: Tensor, k: Tensor, *, widens: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The output of a ``rotate`` hook: a pair like q and k. A mechanism that ``widens`` may change the number of columns."""
     if not isinstance(out, tuple) or len(out) != 2:
         rule = "it must return a pair (q, k)"
         raise usage_error(f"{mechanism}.rotate", _describe_output(out), rule, "return both, also if one is unchanged")
-    return require_like(mechanism, "rotate", out[0], q, "q"), require_like(mechanism, "rotate", out[1], k, "k")
+    columns = out[0].shape[-1] if widens and isinstance(out[0], Tensor) and out[0].ndim == 4 else None
+    return (
+        require_like(mechanism, "rotate", out[0], q, "q", columns),
+        require_like(mechanism, "rotate", out[1], k, "k", columns),
+    )
 
 
 def _describe_output(out: object) -> str:

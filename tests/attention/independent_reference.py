@@ -43,6 +43,8 @@ class ScoreContext:
     q_positions: torch.Tensor  # [T]
     k_positions: torch.Tensor  # [S]
     scale: float
+    projected_q: torch.Tensor  # [H, T, D], before rotation
+    projected_k: torch.Tensor  # [H, S, D], before rotation
 
 
 # --- attention ---------------------------------------------------------------------------------------------------------
@@ -92,6 +94,7 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
             return 1 + max(q_positions.max().item(), k_positions.max().item())
         return related.sum(-1, keepdim=True).clamp(min=1) if part.length == "sequence" else part.length
 
+    projected_q, projected_k = q, k
     for part in parts:
         if part.rotate is not None:
             length = length_for(part, True)
@@ -101,7 +104,7 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
     safe_distance = torch.where(visible, distance, distance[visible][0] if visible.any() else 0.0)
     if mask is not None:
         visible = visible & (mask if mask.dtype == torch.bool else mask > -torch.inf)
-    context = ScoreContext(scores, distance, visible, q_positions, k_positions, scale)
+    context = ScoreContext(scores, distance, visible, q_positions, k_positions, scale, projected_q, projected_k)
     logits = scores
     for part in parts:
         logits = logits if part.content_bias is None else logits + part.content_bias(q, k, context)
@@ -183,6 +186,19 @@ def xpos(width, layout, base, gamma, scale_base, center):
         rotate=lambda x, p, _: scaled(turn(x, p, None), p, 1),
         rotate_keys=lambda x, p, _: scaled(turn(x, p, None), p, -1),
     )
+
+
+def pope(delta, base):
+    """Gopalakrishnan et al. 2025: columns ``softplus(x) cos`` and ``softplus(x) sin``, so that a score sums
+    ``softplus(q) softplus(k) cos(d theta - delta)``. ``delta`` is ``[1, D]``."""
+
+    def columns(x, positions, shift):
+        angle = torch.stack([positions * base ** (-c / x.shape[-1]) for c in range(x.shape[-1])], -1) + shift
+        magnitude = torch.log(1 + torch.exp(x))
+        return torch.cat([magnitude * angle.cos(), magnitude * angle.sin()], -1)
+
+    shift = torch.minimum(torch.maximum(delta, torch.full_like(delta, -2 * math.pi)), torch.zeros_like(delta))
+    return Part(rotate=lambda x, p, _: columns(x, p, 0.0), rotate_keys=lambda x, p, _: columns(x, p, shift))
 
 
 def scaled_queries(factor):
@@ -371,6 +387,53 @@ def cope(e):
         tables = [e if e.ndim == 2 else e[h] for h in range(q.shape[0])]
         low, high = (torch.stack([t[b] for t, b in zip(tables, i.long(), strict=True)]) for i in (below, below + 1))
         return torch.einsum("htd,htsd->hts", q, (1 - share) * low + share * high)
+
+    return Part(content_bias=content_bias)
+
+
+def grape_a(omega, v, u):
+    """Zhang et al. 2025: ALiBi's slope times omega and softplus of the query's, the key's or both products with a unit
+    vector, divided by the root of D. ``[H, D]`` vectors; None for a side without a gate."""
+
+    def gate(x, direction):
+        unit = direction / (direction * direction).sum(-1, keepdim=True).sqrt()
+        return torch.log(1 + torch.exp(torch.einsum("hnd,hd->hn", x, unit) / math.sqrt(x.shape[-1])))
+
+    def content_bias(q, k, context):
+        slope = torch.tensor(alibi_slopes(q.shape[0]), dtype=q.dtype) * omega.flatten()
+        gates = 0.0 if v is None else gate(context.projected_q, v)[:, :, None]
+        gates = gates if u is None else gates + gate(context.projected_k, u)[:, None, :]
+        return -by_head(slope) * context.distance * gates
+
+    return Part(content_bias=content_bias)
+
+
+def dape(base, first, second):
+    """Zheng et al. 2024: ``b + f([z; b])`` at each pair, f two linear layers with LeakyReLU. ``base`` is a Part, or None."""
+
+    def content_bias(q, k, context):
+        inputs, bias = context.scores, 0.0
+        if base is not None:
+            distance = context.distance.clamp(min=0) if base.length == "query" else context.distance
+            bias = base.bias(distance, context.q_positions[:, None] + 1).expand_as(inputs)
+            inputs = torch.cat([inputs, bias])
+        hidden = torch.einsum("nts,mn->tsm", inputs, first[0]) + first[1]
+        hidden = torch.where(hidden > 0, hidden, 0.01 * hidden)
+        return bias + torch.einsum("tsm,hm->hts", hidden, second[0]) + second[1][:, None, None]
+
+    return Part(content_bias=content_bias)
+
+
+def query_table(projection, profiles):
+    """Inkling with the query in place of the layer input: ``(W q_i) . P[:, d]`` for 0 <= d < extent, else 0."""
+
+    def content_bias(q, k, context):
+        mixed = torch.einsum("htd,hdr->htr", context.projected_q, projection)
+        out = torch.zeros_like(context.scores)
+        for d in range(profiles.shape[1]):
+            here = (context.distance.round() == d).to(out.dtype)
+            out = out + here * (mixed @ profiles[:, d])[:, :, None]
+        return out
 
     return Part(content_bias=content_bias)
 

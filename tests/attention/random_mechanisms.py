@@ -269,12 +269,52 @@ def xpos(rng, heads, dim, value_dim):
     return Pair(mechanism, lambda state: plain.xpos(dim, layout, base, gamma, scale_base, center), causal=True)
 
 
+def pope(rng, heads, dim, value_dim):
+    base, phase = rng.choice([10000.0, 50.0]), rng.choice(["zero", "uniform"])
+    mechanism = whence.Pope(dim, num_kv_heads=rng.choice([None, 1]), base=base, phase=phase)
+    return Pair(mechanism, lambda state: plain.pope(state["delta"], base))
+
+
+def grape_a(rng, heads, dim, value_dim):
+    mechanism = whence.GrapeA(heads, dim, gate=rng.choice(["query and key", "query", "key"]))
+    return Pair(
+        mechanism,
+        lambda state: plain.grape_a(parameter_value(state, "omega"), state.get("v"), state.get("u")),
+        causal=True,
+    )
+
+
+def dape(rng, heads, dim, value_dim):
+    base = rng.choice(["alibi", "kerple", "fire", "none"])
+    mechanism = whence.Dape(heads, base=base, hidden_dim=rng.choice([1, 4]))
+
+    def formula(state):
+        own = {n.removeprefix("base_bias."): t for n, t in state.items() if n.startswith("base_bias.")}
+        first, second = ((state[f"network.{n}.weight"], state[f"network.{n}.bias"]) for n in (0, 2))
+        part = None
+        if base == "alibi":
+            part = plain.alibi(parameter_value(own, "slope"), 1.0)
+        elif base == "kerple":
+            part = plain.kerple("log", parameter_value(own, "r1"), parameter_value(own, "r2"))
+        elif base == "fire":
+            layers = ((own[f"network.{n}.weight"], own[f"network.{n}.bias"]) for n in (0, 2))
+            part = plain.fire(own["c"], own["multiplier"] * 512.0, *layers, "query")
+        return plain.dape(part, first, second)
+
+    return Pair(mechanism, formula, causal=base in ("alibi", "fire"))
+
+
+def query_table(rng, heads, dim, value_dim):
+    mechanism = whence.QueryTable(heads, dim, rank=rng.choice([1, 3]), extent=rng.choice([1, 4, 30]))
+    return Pair(mechanism, lambda state: plain.query_table(state["projection"], state["profiles"]))
+
+
 FORMULAS = {
     "NoPosition": no_position, "Sinusoidal": sinusoidal, "Learned": learned, "Rotary": rotary, "Shaw": shaw,
     "TransformerXL": transformer_xl, "T5Bias": t5, "Alibi": alibi, "Kerple": kerple, "Fire": fire, "Cope": cope,
     "Sandwich": sandwich, "Epar": epar, "PowerPrior": power_prior, "Recency": recency, "StableMask": stable_mask,
     "Sink": sink, "LogTemperature": log_temperature, "ScalableSoftmax": scalable_softmax,
-    "LearnedRotary": learned_rotary, "XPos": xpos,
+    "LearnedRotary": learned_rotary, "XPos": xpos, "Pope": pope, "GrapeA": grape_a, "Dape": dape, "QueryTable": query_table,
 }  # fmt: skip
 
 
@@ -312,7 +352,16 @@ def catalogue_pair(entry, heads, dim):
             positions = context.q_positions[None], context.k_positions[None]
             visible = context.visible.expand(context.scores.shape)
             last_rows[:] = [
-                whence.Rows(q[None], k[None], context.scores[None], *positions, visible[None], context.scale)
+                whence.Rows(
+                    q[None],
+                    k[None],
+                    context.scores[None],
+                    *positions,
+                    visible[None],
+                    context.scale,
+                    context.projected_q[None],
+                    context.projected_k[None],
+                )
             ]
             return call("content_bias", *last_rows)[0] if "content_bias" in effects else 0.0
 
@@ -347,7 +396,16 @@ def list_makers(entries=CATALOGUE, formulas=FORMULAS):
 
 
 MAKERS = list_makers()
-EFFECTS = {type(mechanism).__name__: mechanism.effects for mechanism in (entry.make(2, 4) for entry in CATALOGUE)}
+BUILT = {type(mechanism).__name__: mechanism for mechanism in (entry.make(2, 4) for entry in CATALOGUE)}
+EFFECTS = {name: mechanism.effects for name, mechanism in BUILT.items()}
+WIDE = {name for name, mechanism in BUILT.items() if mechanism.widens}
+#: what a sum with one of those may hold: no other rotation, and no term that reads rotated queries or keys
+BESIDE_WIDE = {
+    name
+    for name, mechanism in BUILT.items()
+    if not ("rotate" in mechanism.effects and mechanism.rotates)
+    and not (mechanism.effects & {"content_bias", "value_bias"} and mechanism.reads_rotated)
+}
 
 
 def fit_dims(names, dim, value_dim):
@@ -398,4 +456,9 @@ def draw_names(rng, first, *, fit=lambda name: True):
     for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
         names.append(rng.choice([n for n in MAKERS if fit(n)]))
     rng.shuffle(names)
-    return names
+    wide = [name for name in names if name in WIDE]
+    if not wide:
+        return names
+    if first in WIDE or first in BESIDE_WIDE:
+        return [wide[0], *(name for name in names if name in BESIDE_WIDE)]
+    return [name for name in names if name not in WIDE]

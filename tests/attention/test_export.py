@@ -193,7 +193,7 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
 ALIKE = (
     "Rotary, YaRN", "Kerple, log", "Kerple, power", "Epar, basic", "Epar", "Alibi", "PowerPrior", "Sink", "LogTemperature",
     "ScalableSoftmax",
-    "LearnedRotary", "XPos",
+    "LearnedRotary", "XPos", "Pope", "Dape", "GrapeA", "QueryTable",
 )  # fmt: skip
 
 

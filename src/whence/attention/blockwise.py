@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from whence import torch_modes
 from whence.attention import ops
 from whence.attention.backends import Backend, register_backend
-from whence.attention.call import Call, Request, why_no_table
+from whence.attention.call import Call, Request, build_rows, why_no_table
 from whence.position.base import Position, Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
 
@@ -124,7 +124,7 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     about: Rows | None = None
     if position.effects & {"content_bias", "value_bias"}:
         repeated = k if groups == heads else k.repeat_interleave(heads // groups, 1)
-        about = Rows(q, repeated, scores, layout.q_positions[:, rows], layout.k_positions, visible, scale)
+        about = build_rows(call, q, repeated, scores, visible, rows)
         term = evaluate_content_bias(position, about)
         z = z if term is None else z + term
     score_scale = evaluate(position, "score_scale", distance, heads, length_of)

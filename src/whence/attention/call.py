@@ -19,7 +19,7 @@ from whence.attention.cache import KVCache
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import CausalOnly, usage_error
-from whence.position.base import Position, require_position
+from whence.position.base import Position, Rows, require_position
 from whence.position.no_position import NoPosition
 from whence.validation import require_flag, require_integer, require_number
 
@@ -31,6 +31,8 @@ class Call:
     q: Tensor  # [B, H, T, D]
     k: Tensor  # [B, G, S, D]
     v: Tensor  # [B, G, S, E]
+    projected_q: Tensor | None  # q and k before rotation, where a content hook may read them
+    projected_k: Tensor | None
     position: Position
     layout: Layout
     scale: float
@@ -81,15 +83,31 @@ def prepare(arguments: Arguments) -> Call:
     pair_mask = resolve_pair_mask(arguments, k.shape[2])
     if pair_mask is not None:
         layout = replace(layout, pair_mask=pair_mask)
+    scale = float(q.shape[3] ** -0.5) if arguments.scale is None else arguments.scale
+    keep_projected = "rotate" in position.effects and bool(position.effects & {"content_bias", "value_bias"})
+    projected_q, projected_k = (q, k) if keep_projected else (None, None)
     for part in position.parts:
         if "rotate" in part.effects:
-            q, k = hook_outputs.require_rotated(
-                type(part).__name__, part.rotate(q, k, layout.q_positions, layout.k_positions), q, k
-            )
-    scale = float(q.shape[3] ** -0.5) if arguments.scale is None else arguments.scale
+            rotated = part.rotate(q, k, layout.q_positions, layout.k_positions)
+            q, k = hook_outputs.require_rotated(type(part).__name__, rotated, q, k, widens=part.widens)
     return Call(
-        q, k, v, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
+        q, k, v, projected_q, projected_k, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
         arguments.return_weights,
+    )  # fmt: skip
+
+
+def build_rows(call: Call, q: Tensor, k: Tensor, scores: Tensor, visible: Tensor, rows: slice | None = None) -> Rows:
+    """The argument of content hooks for some query rows: q and scores of these rows, k with repeated heads."""
+
+    def convert(x: Tensor | None, rows: slice | None) -> Tensor | None:
+        return None if x is None else (x if rows is None else x[:, :, rows]).to(scores.dtype)
+
+    layout = call.layout
+    q_positions = layout.q_positions if rows is None else layout.q_positions[:, rows]
+    projected_q, projected_k = convert(call.projected_q, rows), convert(call.projected_k, None)
+    return Rows(
+        q, k, scores, q_positions, layout.k_positions, visible, call.scale, projected_q, projected_k,
+        convert(call.v, None),
     )  # fmt: skip
 
 

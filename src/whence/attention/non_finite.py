@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from whence import torch_modes
-from whence.attention.call import Call
+from whence.attention.call import Call, build_rows
 from whence.errors import NonFiniteHook, WhenceError, usage_error
-from whence.position.base import Position, Rows
+from whence.position.base import Position
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_value_bias
 
 
@@ -54,7 +54,7 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
         return
     q, k = call.q[:, :, rows].to(dtype), call.k.to(dtype).repeat_interleave(heads // call.k.shape[1], 1)
     scores, visible = call.scale * (q @ k.transpose(-1, -2)), layout.visible(rows)
-    view = Rows(q, k, scores, layout.q_positions[:, rows], layout.k_positions, visible, call.scale)
+    view = build_rows(call, q, k, scores, visible, rows)
     term = evaluate_content_bias(part, view)
     if term is not None and bool((term.isnan() | term.isposinf()).any()):  # -inf hides a key
         raise _non_finite(part, "content_bias", "a score term that is NaN or infinite")

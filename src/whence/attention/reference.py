@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whence.attention.backends import Backend, register_backend
-from whence.attention.call import Call, Request
+from whence.attention.call import Call, Request, build_rows
 from whence.position.base import Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_value_bias
 
@@ -73,7 +73,7 @@ def compute_logits(call: Call) -> Logits:
     visible = layout.visible()
     distance = layout.hook_distances(dtype)
     scores = call.scale * (q @ k.transpose(-1, -2))
-    rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, visible, call.scale)
+    rows = build_rows(call, q, k, scores, visible)
 
     term = evaluate_content_bias(position, rows)
     logits = scores if term is None else scores + term

@@ -109,7 +109,8 @@ class Fixture:
         scale = self.head_dim**-0.5
         scores = scale * (q @ k.mT)
         visible = (positions[:, :, None] >= positions[:, None, :])[:, None]
-        rows_argument = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale)
+        values = normal(batch, self.heads, rows, self.value_dim)
+        rows_argument = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale, q, k, values)
         if hook == "content_bias":
             return {"rows": rows_argument}
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1)

@@ -24,6 +24,7 @@ class HeadSlice(Position):
         self.start, self.end = start, end
         self.relative, self.causal_only = mechanism.relative, mechanism.causal_only
         self.decays, self.rotates = mechanism.decays, mechanism.rotates
+        self.widens, self.reads_rotated = mechanism.widens, mechanism.reads_rotated
         for name in ("head_dim", "value_dim", "embed_dim", "rotary_dim"):
             if hasattr(mechanism, name):
                 setattr(self, name, getattr(mechanism, name))

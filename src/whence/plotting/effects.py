@@ -137,7 +137,8 @@ def _compute_logits(inputs: PlotInputs, layout: Layout, score_scale: Tensor | No
     scale = x.shape[-1] ** -0.5
     logits = scores = scale * (q @ k.mT)
     if "content_bias" in inputs.position.effects:
-        logits = logits + inputs.position.content_bias(Rows(q, k, scores, *positions, layout.visible(), scale))
+        rows = Rows(q, k, scores, *positions, layout.visible(), scale, projected_q=x, projected_k=x)
+        logits = logits + inputs.position.content_bias(rows)
     logits = logits.transpose(0, 1) * (1 if score_scale is None else score_scale)
     return logits if bias is None else logits + bias
 

@@ -6,10 +6,10 @@ A mechanism is a subclass of ``Position``. It overrides the hooks it needs:
 hook                               returns                               used by
 =================================  ====================================  ===============================
 ``embed(x, positions)``            like x                                sinusoidal, learned
-``rotate(q, k, q_pos, k_pos)``     like q and k                          rotary, xPos, log-n temperature
+``rotate(q, k, q_pos, k_pos)``     like q and k; wider if ``widens``     rotary, PoPE, log-n temperature
 ``score_scale(distance, length)``  ``[n]`` or ``[heads, n]``, factors    EPAR
 ``bias(distance, length)``         ``[n]`` or ``[heads, n]``, terms      ALiBi, T5, power prior, ...
-``content_bias(rows)``             score terms ``[B, H, T, S]``          Shaw, Transformer-XL, CoPE
+``content_bias(rows)``             score terms ``[B, H, T, S]``          Shaw, CoPE, DAPE, GRAPE-A
 ``value_bias(weights, rows)``      output terms ``[B, H, T, E]``         Shaw
 ``sink(position, length)``         ``[n]`` or ``[heads, n]``, logits     StableMask, Sink
 =================================  ====================================  ===============================
@@ -59,11 +59,35 @@ class Rows:
     k_positions: Tensor  # [B or 1, S]
     visible: Tensor  # [B or 1, H or 1, T, S], bool
     scale: float
+    projected_q: Tensor | None = None  # [B, H, T, D], before rotation; None: nothing rotated q
+    projected_k: Tensor | None = None  # [B, G, S, D] with G key heads, before rotation; None: nothing rotated k
+    values: Tensor | None = None  # [B, G, S, E]
 
     @property
     def distance(self) -> Tensor:
         """Query position minus key position, ``[B or 1, T, S]``."""
         return self.q_positions[:, :, None] - self.k_positions[:, None, :]
+
+    @property
+    def unrotated_q(self) -> Tensor:
+        """The queries before any part of the position rotated them, ``[B, H, T, D]``."""
+        return self.q if self.projected_q is None else self.projected_q
+
+    @property
+    def unrotated_k(self) -> Tensor:
+        """The keys before any part of the position rotated them, ``[B, H, S, D]``; grouped key heads are repeated."""
+        return self.k if self.projected_k is None else self._repeat_groups(self.projected_k)
+
+    @property
+    def v(self) -> Tensor:
+        """The values, ``[B, H, S, E]``; grouped heads are repeated."""
+        if self.values is None:
+            raise usage_error("Rows.v", "no values", "Rows was built without them", "pass values=v to Rows")
+        return self._repeat_groups(self.values)
+
+    def _repeat_groups(self, x: Tensor) -> Tensor:
+        heads, groups = self.q.shape[1], x.shape[1]
+        return x if groups == heads else x.repeat_interleave(heads // groups, 1)
 
 
 @dataclass(frozen=True)
@@ -107,6 +131,11 @@ class Position(nn.Module):
     decays: bool = False
     #: ``rotate`` rotates queries and keys, so that a model must not rotate them as well; False where it only scales them
     rotates: bool = True
+    #: ``rotate`` returns q and k with another number of columns than it receives, the same for both
+    widens: bool = False
+    #: ``content_bias`` and ``value_bias`` read ``rows.q`` or ``rows.k``, as other parts rotated them. False where they read
+    #: ``rows.scores``, ``rows.unrotated_q`` and ``rows.unrotated_k`` instead
+    reads_rotated: bool = True
     #: parameters of the constructor with the default None that a model fills in when the mechanism is built from text;
     #: see whence.position.expression
     model_arguments: ClassVar[tuple[str, ...]] = ()
@@ -280,7 +309,9 @@ class Sum(Position):
         self.members = nn.ModuleList(parts)
         # a content term sees the queries as another part rotated them, and they depend on their own position
         content_is_rotated = any(
-            "content_bias" in part.effects and any("rotate" in other.effects for other in parts if other is not part)
+            "content_bias" in part.effects
+            and part.reads_rotated
+            and any("rotate" in other.effects for other in parts if other is not part)
             for part in parts
         )
         self.relative = all(part.relative for part in parts) and not content_is_rotated
@@ -388,6 +419,7 @@ def _require_compatible(parts: tuple[Position, ...]) -> None:
             "each instance may occur once in a sum",
             "build a second instance with parameters of its own",
         )
+    _require_single_width(parts)
     for attribute, of in (("head_dim", parts), ("value_dim", parts), ("embed_dim", _at_input(parts))):
         _require_common(attribute, of, parts)
     # torch.compile traces this inside attached models; it cannot follow a name that a comprehension assigns
@@ -401,6 +433,21 @@ def _require_compatible(parts: tuple[Position, ...]) -> None:
                 f"rotary_dim={rotary_dim} with head_dim={head_dim}",
                 "rotary_dim must not exceed head_dim",
                 f"build it with rotary_dim={head_dim} or less",
+            )
+
+
+def _require_single_width(parts: tuple[Position, ...]) -> None:
+    """Refuse parts that would see the columns of a part that widens queries and keys."""
+    wide = [part for part in parts if part.widens]
+    for other in parts if wide else ():
+        rotates_too = other is not wide[0] and "rotate" in other.effects and other.rotates
+        reads_columns = other.reads_rotated and bool(other.effects & {"content_bias", "value_bias"})
+        if rotates_too or reads_columns:
+            raise usage_error(
+                _names(parts),
+                f"{type(other).__name__} beside {type(wide[0]).__name__}",
+                f"{type(wide[0]).__name__} replaces the columns of queries and keys by others",
+                "add parts that act on scores or distances",
             )
 
 

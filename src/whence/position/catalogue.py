@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from whence.position.alibi import Alibi
 from whence.position.base import Position
 from whence.position.cope import Cope
+from whence.position.dape import Dape
 from whence.position.epar import Epar
 from whence.position.fire import Fire
 from whence.position.free_table import FreeTable
+from whence.position.grape import GrapeA
 from whence.position.kerple import Kerple
 from whence.position.learned import Learned
 from whence.position.learned_rotary import LearnedRotary
 from whence.position.log_temperature import LogTemperature
 from whence.position.no_position import NoPosition
+from whence.position.pope import Pope
 from whence.position.power_prior import PowerPrior
+from whence.position.query_table import QueryTable
 from whence.position.recency import Recency
 from whence.position.rotary import Rotary
 from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
@@ -38,15 +42,19 @@ from whence.position.xpos import XPos
 __all__ = [
     "Alibi",
     "Cope",
+    "Dape",
     "Epar",
     "Fire",
     "FreeTable",
+    "GrapeA",
     "Kerple",
     "Learned",
     "LearnedRotary",
     "LogTemperature",
     "NoPosition",
+    "Pope",
     "PowerPrior",
+    "QueryTable",
     "Recency",
     "Rotary",
     "Sandwich",
@@ -71,6 +79,7 @@ SHORT_NAMES = {
     "rotary": "Rotary()",
     "learned-rotary": "LearnedRotary()",
     "xpos": "XPos()",
+    "pope": "Pope()",
     "shaw": "Shaw()",
     "xl": "TransformerXL()",
     "t5": "T5Bias()",
@@ -79,6 +88,9 @@ SHORT_NAMES = {
     "fire": "Fire()",
     "table": "FreeTable()",
     "cope": "Cope()",
+    "dape": "Dape()",
+    "grape": "GrapeA()",
+    "query-table": "QueryTable()",
     "sandwich": "Sandwich()",
     "epar": "Epar(learnable=True)",
     "power": "PowerPrior(alpha=0.1)",
@@ -108,6 +120,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Rotary, YaRN", lambda h, d: Rotary(scaling=Yarn(factor=4.0, original=64)), "rotary with low frequencies interpolated, for longer contexts", "arXiv 2309.00071"),
     Entry("LearnedRotary", lambda h, d: LearnedRotary(d), "rotary with learned frequencies", "arXiv 2512.07805"),
     Entry("XPos", lambda h, d: XPos(center=2048.0), "rotary with a decay of each pair of columns over distance", "arXiv 2212.10554"),
+    Entry("Pope", lambda h, d: Pope(d, phase="uniform"), "softplus magnitudes, with a cosine of distance in every column", "arXiv 2509.10534"),
     Entry("Shaw", lambda h, d: Shaw(d, clip=16, std=0.3), "a learned vector per distance, added to keys and values", "arXiv 1803.02155"),
     Entry("TransformerXL", lambda h, d: TransformerXL(h, d), "scores against a projected sinusoid of the distance, plus two learned query vectors", "arXiv 1901.02860"),
     Entry("T5Bias", lambda h, d: T5Bias(h, std=1.0), "a learned bias for each bucket of distances", "arXiv 1910.10683"),
@@ -117,6 +130,9 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Fire", lambda h, d: Fire(h), "a small network of the distance divided by the query's position", "arXiv 2310.04418"),
     Entry("FreeTable", lambda h, d: FreeTable(h, acts_on="bias and scale", exact=4, max_distance=512), "a learned value per knot of distance, without a formula", "no paper; whence.discover"),
     Entry("Cope", lambda h, d: Cope(d), "positions counted by gates that depend on the content", "arXiv 2405.18719"),
+    Entry("Dape", lambda h, d: Dape(h), "a bias changed by a small network over the scores of all heads", "arXiv 2405.14722"),
+    Entry("GrapeA", lambda h, d: GrapeA(h, d), "a penalty linear in distance, with a slope set by query and key", "arXiv 2512.07805"),
+    Entry("QueryTable", lambda h, d: QueryTable(h, d, rank=4, extent=64, std=0.3), "learned profiles over distance, mixed by the query", "Inkling in transformers"),
     Entry("Sandwich", lambda h, d: Sandwich(h), "the inner product of two sinusoidal embeddings as a bias", "arXiv 2212.10356"),
     Entry("Epar, basic", lambda h, d: Epar(h, form="basic", context=64, learnable=True), "the score multiplied by an exponential decay", "EPAR framework"),
     Entry("Epar", lambda h, d: Epar(h, context=64, learnable=True), "the score multiplied by a decay with a floor", "EPAR framework"),

@@ -73,15 +73,7 @@ class LearnedRotary(Rotary):
 
     def _by_head(self, frequencies: Tensor, what: str, x: Tensor) -> Tensor:
         """The frequencies of each head of x, with the axes head, row and pair."""
-        sets, heads = frequencies.shape[0], x.shape[1]
-        if heads % sets:
-            raise usage_error(
-                f"LearnedRotary(num_kv_heads={sets})",
-                f"{what} with {heads} heads",
-                "each set of frequencies serves the same number of heads",
-                "pass the number of key heads, or leave num_kv_heads out",
-            )
-        return frequencies if sets == 1 else frequencies.repeat_interleave(heads // sets, 0)
+        return spread_over_heads("LearnedRotary", frequencies, what, x.shape[1])
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "head_dim", self.head_dim
@@ -89,3 +81,20 @@ class LearnedRotary(Rotary):
             yield "num_kv_heads", self.num_kv_heads
         yield "base", self.base
         yield "layout", self.layout
+
+
+def spread_over_heads(owner: str, values: Tensor, what: str, heads: int) -> Tensor:
+    """``values`` of each key head ``[sets, ...]`` as ``[heads, ...]``; one set stays as it is.
+
+    >>> spread_over_heads("Pope", torch.tensor([[1.0], [2.0]]), "queries", 4).flatten()
+    tensor([1., 1., 2., 2.])
+    """
+    sets = values.shape[0]
+    if heads % sets:
+        raise usage_error(
+            f"{owner}(num_kv_heads={sets})",
+            f"{what} with {heads} heads",
+            "each key head serves the same number of heads",
+            "pass the number of key heads, or leave num_kv_heads out",
+        )
+    return values if sets == 1 else values.repeat_interleave(heads // sets, 0)

@@ -1,0 +1,80 @@
+"""GRAPE-A: ALiBi whose slope depends on content (Zhang et al. 2025, arXiv 2512.07805, additive form).
+
+    bias_ij = -(i - j) * omega_h * m_h * (softplus(v_h . q_i / sqrt(D)) + softplus(u_h . k_j / sqrt(D)))
+
+m are the slopes of ALiBi, u and v learned unit vectors, omega a learned factor above 0 that starts at 1. ``gate`` keeps both
+terms or one of them; the authors train all three. Formula and values come from a reading of the authors' code
+(``model-architectures/GRAPE``, the query- and key-gated models). q and k are those before any rotation. The authors normalize
+them with RMSNorm first; that is a setting of the layer here. One pair of vectors per head is this module's choice: the
+source at hand does not say whether heads share them.
+
+The authors write the bias as extra columns of q and k, which is exact on paper; positions as columns lose whole tokens in half
+precision. Here it is a score term, computed in float32 or better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from whence.position.alibi import slopes
+from whence.position.base import Position, Rows
+from whence.position.parameter import BoundedParameter
+from whence.validation import require_choice, require_dim, require_table
+
+GATES = ("query and key", "query", "key")
+
+
+class GrapeA(Position):
+    """A penalty linear in distance, with a slope that query and key set.
+
+    Args:
+        heads: number of query heads.
+        head_dim: dimension of a head.
+        gate: ``"query and key"``, ``"query"`` or ``"key"``: which side sets the slope.
+
+    >>> from whence.position.base import Rows
+    >>> q, at = torch.zeros(1, 1, 1, 2), torch.arange(5)[None]
+    >>> k = torch.zeros(1, 1, 5, 2)
+    >>> rows = Rows(q, k, q @ k.mT, at[:, -1:], at, torch.ones(1, 1, 1, 5, dtype=torch.bool), 1.0)
+    >>> GrapeA(1, 2, gate="key").content_bias(rows).detach() / slopes(1)[0]  # a gate of 0 content is log 2
+    tensor([[[[-2.7726, -2.0794, -1.3863, -0.6931, -0.0000]]]])
+    """
+
+    causal_only = True
+    needs_heads = True
+    reads_rotated = False
+
+    def __init__(self, heads: int, head_dim: int, *, gate: str = "query and key") -> None:
+        super().__init__(heads=heads)
+        remedy = "pass the dimension of a query head"
+        self.head_dim = require_dim("GrapeA", "head_dim", head_dim, remedy=remedy)
+        self.gate = require_choice("GrapeA", "gate", gate, GATES)
+        require_table("GrapeA", heads, head_dim)
+        self.omega = BoundedParameter("omega", 1.0, heads=heads, learnable=True)
+        self.v = nn.Parameter(torch.randn(heads, head_dim)) if "query" in gate else None
+        self.u = nn.Parameter(torch.randn(heads, head_dim)) if "key" in gate else None
+        self.register_buffer("_slope", torch.tensor(slopes(heads)).reshape(heads, 1), persistent=False)
+
+    def content_bias(self, rows: Rows) -> Tensor:
+        dtype = rows.scores.dtype
+        gates = torch.zeros((), dtype=dtype, device=rows.scores.device)
+        if self.v is not None:
+            gates = gates + self._gates(rows.unrotated_q, self.v)[..., None]
+        if self.u is not None:
+            gates = gates + self._gates(rows.unrotated_k, self.u)[..., None, :]
+        slope = (self.omega().to(dtype) * self.get_buffer("_slope").to(dtype))[..., None]  # [H, 1, 1]
+        return -slope * rows.distance.to(dtype)[:, None] * gates
+
+    def _gates(self, x: Tensor, direction: Tensor) -> Tensor:
+        """The gate of each token of x ``[B, H, n, D]``: ``[B, H, n]``."""
+        unit = F.normalize(direction.to(x.dtype), dim=-1)
+        return F.softplus((x * unit[:, None, :]).sum(-1) / math.sqrt(self.head_dim))
+
+    def repr_items(self) -> Iterator[tuple[str, object]]:
+        yield "head_dim", self.head_dim
+        yield "gate", self.gate

@@ -1,0 +1,93 @@
+"""What content hooks see beside rotated queries and keys: those before rotation, and values; and wider queries and keys."""
+
+import pytest
+import torch
+
+import whence
+from whence import Attention, KVCache, Position, Rotary, Shaw, WhenceError, attend
+
+
+class ValueNorm(Position):
+    """Prefers keys that point along the query before rotation and have small values."""
+
+    reads_rotated = False
+
+    def content_bias(self, rows):
+        return rows.unrotated_q @ rows.unrotated_k.mT - rows.v.square().sum(-1)[:, :, None, :]
+
+    def value_bias(self, weights, rows):
+        return weights @ rows.v
+
+
+def tensors(groups=2, dtype=torch.float64):
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, 7, 6, dtype=dtype, requires_grad=True)
+    k, v = (torch.randn(2, groups, 7, n, dtype=dtype, requires_grad=True) for n in (6, 3))
+    return q, k, v
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_projected_queries_keys_and_values_in_both_backends_with_gradients(backend, groups, small_tiles):
+    q, k, v = tensors(groups)
+    full_k, full_v = (x.repeat_interleave(4 // groups, 1) for x in (k, v))
+    term = q @ full_k.mT - full_v.square().sum(-1)[:, :, None, :]
+    wanted = 2 * attend(q, full_k, full_v, position=Rotary(), attn_mask=term, causal=True, backend="reference")
+    out = attend(q, k, v, position=Rotary() + ValueNorm(), causal=True, backend=backend)
+    torch.testing.assert_close(out, wanted)
+    sides = (torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (out, wanted))
+    for mine, theirs in zip(*sides, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@torch.no_grad()
+def test_a_cache_holds_what_the_hooks_see():
+    layer = Attention(12, 4, Rotary() + ValueNorm(), causal=True, num_kv_heads=2, head_dim=6)
+    x, cache = torch.randn(2, 9, 12), KVCache()
+    steps = [layer(x[:, n : n + 3], cache=cache) for n in range(0, 9, 3)]
+    torch.testing.assert_close(torch.cat(steps, 1), layer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_without_values_say_so():
+    q, at = torch.zeros(1, 1, 2, 3), torch.arange(2)[None]
+    rows = whence.Rows(q, q, q @ q.mT, at, at, torch.ones(1, 1, 2, 2, dtype=torch.bool), 1.0)
+    assert rows.unrotated_q is q and rows.unrotated_k is q
+    with pytest.raises(WhenceError, match=r"no values.*values=v"):
+        _ = rows.v
+
+
+class Twice(Position):
+    """Doubles the columns, so that scores double."""
+
+    widens = True
+
+    def rotate(self, q, k, q_positions, k_positions):
+        return torch.cat([q, q], -1), torch.cat([k, k], -1)
+
+
+class Ragged(Twice):
+    def rotate(self, q, k, q_positions, k_positions):
+        return torch.cat([q, q], -1), k
+
+
+class Undeclared(Twice):
+    widens = False
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "sdpa", "auto"])
+def test_the_scale_is_that_of_the_projected_columns(backend):
+    q, k, v = tensors()
+    wanted = attend(q, k, v, scale=2 * 6**-0.5, causal=True, backend="reference")
+    torch.testing.assert_close(attend(q, k, v, position=Twice(), causal=True, backend=backend), wanted)
+
+
+def test_widths_that_do_not_fit_are_refused():
+    q, k, v = (x.detach() for x in tensors())
+    with pytest.raises(WhenceError, match=r"Ragged.rotate.*\[2, 2, 7, 6\].*\[2, 2, 7, 12\]"):
+        attend(q, k, v, position=Ragged())
+    with pytest.raises(WhenceError, match=r"Undeclared.rotate.*12\].*\[2, 4, 7, 6\]"):
+        attend(q, k, v, position=Undeclared())
+    for other in (Rotary(), Shaw(6)):
+        with pytest.raises(WhenceError, match=rf"{type(other).__name__} beside Twice.*scores or distances"):
+            other + Twice()
+    (whence.LogTemperature() + Twice() + ValueNorm() + whence.Alibi(4)).rotate(q, k, *(torch.arange(7)[None],) * 2)
