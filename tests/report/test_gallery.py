@@ -43,7 +43,12 @@ def test_every_mechanism_with_an_effect_of_its_arguments_has_sliders():
     names = {entry.name for entry in CATALOGUE}
     assert SLIDERS.keys() <= names
     zero = {"FreeTable", "Recency"}  # as initialized
-    assert names - SLIDERS.keys() == {"NoPosition", "Dape", "GrapeA", *zero}  # Dape and GrapeA have choices, not numbers
+    assert names - SLIDERS.keys() == {
+        "NoPosition",
+        "Dape",
+        "GrapeA",
+        *zero,
+    }  # Dape and GrapeA have choices, not numbers
 
 
 def unpack(packed):
