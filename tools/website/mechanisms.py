@@ -85,7 +85,7 @@ def gallery(mechanisms: list[Mechanism]) -> str:
         "# Gallery of mechanisms", "",
         "Each picture shows the effect of position on a score of 1 over the distance between query and key, with a line for each "
         f"of {PICTURE_HEADS} heads. Learnable mechanisms are shown as initialized. "
-        "The [table](../mechanisms.md) has all of them side by side, and [your first mechanism](../writing-a-mechanism.md) adds yours.",
+        "The [table](../mechanisms.md) has all of them side by side, and [your first mechanism](../tutorials/first-mechanism.md) adds yours.",
         "", '<div class="grid cards" markdown>', "",
     ]  # fmt: skip
     for one in mechanisms:
