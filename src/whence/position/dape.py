@@ -84,11 +84,10 @@ class Dape(Position):
         return bias.movedim(0, 1)
 
     def _apply_network(self, x: Tensor) -> Tensor:
-        first, last = (
-            (layer.get_parameter("weight").to(x.dtype), layer.get_parameter("bias").to(x.dtype))
-            for layer in (self.network[0], self.network[2])
-        )
-        return F.linear(F.leaky_relu(F.linear(x, *first), NEGATIVE_SLOPE), *last)
+        first, last = self.network[0], self.network[2]
+        assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
+        hidden = F.leaky_relu(F.linear(x, first.weight.to(x.dtype), first.bias.to(x.dtype)), NEGATIVE_SLOPE)
+        return F.linear(hidden, last.weight.to(x.dtype), last.bias.to(x.dtype))
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "base", self.base
