@@ -36,6 +36,7 @@ ACTS = {
     "content_bias": "added to the score, by content",
     "value_bias": "added to the output",
     "sink": "one extra logit per row",
+    "clock": "added to the score, accumulated over the tokens between",
 }
 
 

@@ -58,7 +58,9 @@ def short_names() -> str:
 def backends() -> str:
     rows = []
     for name, s in BACKENDS.items():
-        effects = ", ".join(h for h in ("score_scale", "bias", "content_bias", "value_bias", "sink") if h in s.effects)
+        effects = ", ".join(
+            h for h in ("score_scale", "bias", "content_bias", "value_bias", "sink", "clock") if h in s.effects
+        )
         weights = "yes" if s.returns_weights else "no"
         rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.tracing, s.devices, s.dtypes])
     head = [

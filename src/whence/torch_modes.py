@@ -4,7 +4,8 @@ read, and evaluation mode for the length of a block."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +40,12 @@ def can_read_values(*tensors: Tensor) -> bool:
         or (x.is_cuda and torch.cuda.is_current_stream_capturing())
         for x in tensors
     )
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Turn autocast off on the device of a tensor, around code that promises at least float32."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @contextmanager

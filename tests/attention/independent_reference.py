@@ -3,7 +3,8 @@
 Nothing here comes from the package, so a mistake in the package cannot hide in its own reference. Each function below
 turns the numbers of one mechanism into a ``Part``; ``attention`` puts parts together:
 
-    logit_ij  = ((scale * q_i.k_j + content_bias_ij) * score_scale_ij + bias_ij + mask_ij) / temperature      for visible keys j
+    logit_ij  = ((scale * q_i.k_j + content_bias_ij) * score_scale_ij + bias_ij + sum of the steps of the real tokens of the
+                 query's document after key j up to query i + mask_ij) / temperature                    for visible keys j
     weight_ij = exp(logit_ij) / (sum over visible keys of exp(logit) + exp(sink_i / temperature))
     output_i  = sum over visible keys of weight_ij * (v_j + value_ij)
 
@@ -30,6 +31,7 @@ class Part:
     content_bias: Callable | None = None  # q [H, T, D], k [H, S, D], ScoreContext -> [H, T, S]
     value: Callable | None = None  # weights [H, T, S], distance -> [H, T, E]
     sink: Callable | None = None  # q_positions [T] -> [H or 1, T]
+    clock: Callable | None = None  # the layer input of the keys [S, width] -> steps [H, S]
     length: int | str | None = None  # a number, "query" or "sequence"
 
 
@@ -64,10 +66,10 @@ def count_positions(real, segment_ids=None):
 
 
 def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=None, real=None, q_segment_ids=None,
-              k_segment_ids=None, mask=None, scale=None, temperature=1.0):  # fmt: skip
+              k_segment_ids=None, mask=None, x=None, scale=None, temperature=1.0):  # fmt: skip
     """Output ``[H, T, E]`` and weights ``[H, T, S]`` of one sequence: q ``[H, T, D]``, k ``[G, S, D]``, v ``[G, S, E]``.
 
-    ``mask`` ``[H, T, S]`` is bool (True = attend) or is added to the logits.
+    ``mask`` ``[H, T, S]`` is bool (True = attend) or is added to the logits. ``x`` ``[S, width]`` is the layer input of the keys.
     """
     heads, dim = q.shape[0], q.shape[2]
     k, v = ([x[head * x.shape[0] // heads] for head in range(heads)] for x in (k, v))
@@ -112,6 +114,9 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
         logits = logits if part.score_scale is None else logits * part.score_scale(safe_distance, length_for(part))
     for part in parts:
         logits = logits if part.bias is None else logits + part.bias(safe_distance, length_for(part))
+    for part in parts:
+        if part.clock is not None:
+            logits = logits + torch.einsum("hl,tsl->hts", part.clock(x), between(q_positions, k_positions, related))
     if mask is not None and mask.dtype != torch.bool:
         logits = logits + mask
     logits = logits / temperature
@@ -126,6 +131,13 @@ def attention(q, k, v, parts, q_positions, k_positions, *, causal=False, window=
     for part in parts:
         out = out if part.value is None else out + part.value(weights, distance)
     return out, weights
+
+
+def between(q_positions, k_positions, related):
+    """1 where key l lies after key j and not after query i, -1 the other way round: ``[T, S, S]`` for i, j, l."""
+    i, j, at = q_positions[:, None, None], k_positions[None, :, None], k_positions[None, None, :]
+    forward, back = (j < at) & (at <= i), (i < at) & (at <= j)
+    return (forward.to(i.dtype) - back.to(i.dtype)) * related[:, None, :]
 
 
 def by_head(number):
@@ -455,6 +467,16 @@ def stable_mask(gamma, context):
         return torch.stack(columns, -1)
 
     return Part(sink=sink, length=context)
+
+
+def forget_gate(weight, b, scale=1.0):
+    """Lin et al. 2025: the logarithm of ``sigmoid(w . x + b)``; weight ``[H, width]`` or None."""
+
+    def steps(x):
+        logits = b[None, :].expand(x.shape[0], -1) if weight is None else x @ weight.T + b
+        return -scale * torch.log(1 + torch.exp(-logits)).T
+
+    return Part(clock=steps)
 
 
 def sink(value):

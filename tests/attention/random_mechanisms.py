@@ -309,12 +309,26 @@ def query_table(rng, heads, dim, value_dim):
     return Pair(mechanism, lambda state: plain.query_table(state["projection"], state["profiles"]))
 
 
+def forget_gate(rng, heads, dim, value_dim):
+    form = rng.choice(["data", "data", "bias", "fixed"])
+    mechanism = whence.ForgetGate(heads * dim, heads, form=form, decay_times=rng.choice([(2.0, 128.0), (0.5, 3.0)]))
+    return Pair(mechanism, lambda state: plain.forget_gate(state.get("weight"), state["b"]), causal=True)
+
+
+def data_dependent_alibi(rng, heads, dim, value_dim):
+    scale = rng.choice([1.0, 0.3, 0.0])
+    mechanism = whence.DataDependentAlibi(heads * dim, heads, b=rng.choice([5.0, -1.0]), log_scale=scale)
+    return Pair(mechanism, lambda state: plain.forget_gate(state["weight"], state["b"], scale), causal=True)
+
+
 FORMULAS = {
     "NoPosition": no_position, "Sinusoidal": sinusoidal, "Learned": learned, "Rotary": rotary, "Shaw": shaw,
     "TransformerXL": transformer_xl, "T5Bias": t5, "Alibi": alibi, "Kerple": kerple, "Fire": fire, "Cope": cope,
     "Sandwich": sandwich, "Epar": epar, "PowerPrior": power_prior, "Recency": recency, "StableMask": stable_mask,
     "Sink": sink, "LogTemperature": log_temperature, "ScalableSoftmax": scalable_softmax,
     "LearnedRotary": learned_rotary, "XPos": xpos, "Pope": pope, "GrapeA": grape_a, "Dape": dape, "QueryTable": query_table,
+    "ForgetGate": forget_gate,
+    "DataDependentAlibi": data_dependent_alibi,
 }  # fmt: skip
 
 
@@ -371,6 +385,7 @@ def catalogue_pair(entry, heads, dim):
             "score_scale": by_distance("score_scale"),
             "bias": by_distance("bias"),
             "sink": lambda p: call("sink", p, p + 1 if length == "query" else mechanism.context),
+            "clock": lambda x: call("clock", x[None])[0],
         }
         part = plain.Part(**{hook: function for hook, function in hooks.items() if hook in effects})
         part.rotate_keys = lambda x, p, length: call("rotate", x[None], x[None], p[None], p[None])[1][0]

@@ -173,6 +173,7 @@ HOOKS = {
     "content_bias": lambda self, rows: rows.scores * 0.5,
     "value_bias": lambda self, weights, rows: weights @ rows.k,
     "rotate": lambda self, q, k, q_positions, k_positions: (q * 2, k * 2),
+    "clock": lambda self, x: -x[..., :H].abs().transpose(1, 2),
 }
 
 
@@ -184,7 +185,9 @@ def runs(backend, effects, weights=False):
     torch.manual_seed(0)
     q = torch.randn(1, H, 5, D, dtype=torch.float64)
     try:
-        out = attend(q, q, q, position=build_position(*effects), backend=backend, return_weights=weights)
+        position = build_position(*effects)
+        clock = position.clock(q.transpose(1, 2).flatten(2)) if "clock" in effects else None
+        out = attend(q, q, q, position=position, clock=clock, backend=backend, return_weights=weights)
     except WhenceError:
         return None
     return out

@@ -118,7 +118,9 @@ def test_dropout_is_drawn_anew_in_a_compiled_layer():
 # --- the operator -------------------------------------------------------------------------------------------------------
 
 
-def arguments(*, score_scale=True, bias=True, sink=True, masks=False, causal=True, window=None, dropout=0.0, grad=True):
+def arguments(
+    *, score_scale=True, bias=True, sink=True, clock=True, masks=False, causal=True, window=None, dropout=0.0, grad=True
+):
     torch.manual_seed(0)
 
     def random(*shape):
@@ -129,6 +131,8 @@ def arguments(*, score_scale=True, bias=True, sink=True, masks=False, causal=Tru
         random(4, 11) if score_scale else None,
         random(4, 11) if bias else None,
         random(2, 4, 5) if sink else None,
+        random(2, 4, 5) if clock else None,
+        random(2, 4, 7) if clock else None,
     )
     hidden = (None, None, None)
     if masks:
@@ -142,7 +146,7 @@ def arguments(*, score_scale=True, bias=True, sink=True, masks=False, causal=Tru
     [
         {},
         {"score_scale": False},
-        {"bias": False, "sink": False},
+        {"bias": False, "sink": False, "clock": False},
         {"masks": True, "window": 3},
         {"causal": False, "grad": False},
     ],
@@ -156,10 +160,10 @@ def test_the_tiled_operator_keeps_torchs_rules(about):
 
 def test_the_tiled_operator_draws_the_same_dropout_for_its_gradient():
     q, k, v, *rest = arguments(dropout=0.4, masks=True)
-    inputs = [q, k, v, *rest[:3]]
+    inputs = [q, k, v, *rest[:5]]
 
     def run(*given):
-        return torch.ops.whence.tiled_attention(*given, *rest[3:])[0]
+        return torch.ops.whence.tiled_attention(*given, *rest[5:])[0]
 
     assert torch.autograd.gradcheck(run, inputs)
 
@@ -179,10 +183,10 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
     ]
     out, tops, totals = torch.ops.whence.tiled_attention(*given)
     given = [torch.ones_like(out), out, tops, totals, *given]
-    real = torch.ops.whence.tiled_attention_backward(*given, [True] * 3)
+    real = torch.ops.whence.tiled_attention_backward(*given, [True] * 5)
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in given]
-        announced = torch.ops.whence.tiled_attention_backward(*fakes, [True] * 3)
+        announced = torch.ops.whence.tiled_attention_backward(*fakes, [True] * 5)
     assert [(t.shape, t.stride()) for t in real] == [(t.shape, t.stride()) for t in announced]
 
 
@@ -193,7 +197,7 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
 ALIKE = (
     "Rotary, YaRN", "Kerple, log", "Kerple, power", "Epar, basic", "Epar", "Alibi", "PowerPrior", "Sink", "LogTemperature",
     "ScalableSoftmax",
-    "LearnedRotary", "XPos", "Pope", "Dape", "GrapeA", "QueryTable",
+    "LearnedRotary", "XPos", "DataDependentAlibi", "Pope", "Dape", "GrapeA", "QueryTable",
 )  # fmt: skip
 
 

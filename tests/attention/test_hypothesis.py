@@ -156,7 +156,9 @@ def user(hook, answer):
 
 
 @pytest.mark.parametrize("backend", ["reference", "blockwise"])
-@pytest.mark.parametrize("hook", ["score_scale", "bias", "sink", "content_bias", "value_bias", "rotate", "embed"])
+@pytest.mark.parametrize(
+    "hook", ["score_scale", "bias", "sink", "content_bias", "value_bias", "rotate", "embed", "clock"]
+)
 @few
 @given(data=st.data())
 def test_answers_of_a_users_hooks_fit_or_are_refused(hook, backend, data):
@@ -169,6 +171,7 @@ def test_answers_of_a_users_hooks_fit_or_are_refused(hook, backend, data):
         "value_bias": [(batch, heads, length, width)],
         "rotate": [(batch, heads, length, width)],
         "embed": [(batch, length, heads * width)],
+        "clock": [(batch, heads, length)],
     }.get(hook, [(n,), (heads, n)])
     answer = data.draw(st.sampled_from([None, 1.0, "tensor", "tensor", "tensor"]))
     if answer == "tensor":

@@ -48,7 +48,7 @@ def draw_call(case, dtype=torch.float64, *, fused=False, names=None):
     torch.manual_seed(case)
     makers = [name for name in MAKERS if not fused or name in FUSED]
     names = names or draw_names(rng, makers[case % len(makers)], fit=lambda name: name in makers)
-    layered = any("embed" in EFFECTS[name] for name in names) or rng.random() < 0.1
+    layered = any(EFFECTS[name] & {"embed", "clock"} for name in names) or rng.random() < 0.1
     batch, groups, share = rng.randint(1, 3), rng.randint(1, 3), rng.randint(1, 3)
     heads, rows = groups * share, rng.choice([1, 2, 3, 5, 8, 13])
     keys = rows if layered or rng.random() < 0.6 else rng.choice([1, 2, 4, 7, 11, 16])
@@ -262,6 +262,7 @@ def reference_row(call, row, tensors, mask, parts, state, dtype):
     if k_positions is None:
         k_positions = plain.count_positions(torch.ones(keys) if real is None else real, k_segment_ids)
         q_positions = k_positions if rows == keys else torch.arange(rows)
+    x = None
     if call.layer is not None:
         x = tensors["x"]
         for part in parts:
@@ -272,7 +273,7 @@ def reference_row(call, row, tensors, mask, parts, state, dtype):
     mask = reference_mask(arguments, mask, row, tensors["q"].shape[0], q_positions, k_positions)
     out, weights = plain.attention(
         tensors["q"], tensors["k"], tensors["v"], parts, q_positions, k_positions, real=real, q_segment_ids=q_segment_ids,
-        k_segment_ids=k_segment_ids, mask=mask, **{n: arguments[n] for n in ("causal", "window", "scale", "temperature") if n in arguments},
+        k_segment_ids=k_segment_ids, mask=mask, x=x, **{n: arguments[n] for n in ("causal", "window", "scale", "temperature") if n in arguments},
     )  # fmt: skip
     return (out if call.layer is None else linear(state, "out", out.transpose(0, 1).flatten(1))), weights
 

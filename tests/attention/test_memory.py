@@ -31,11 +31,11 @@ def of_tables(length):
     q, k, v, grad = (torch.randn(1, HEADS, length, WIDTH) for _ in range(4))
     span = Span(length, length, 0, True, None)
     table = torch.rand(HEADS, 2 * length - 1)
-    tables = blockwise_kernel.Tables(table, table, None, None, None, None)
+    tables = blockwise_kernel.Tables(table, table, *[None] * 6)
     settings = blockwise_kernel.Settings(0.5, 1.0, 0.0, 0)
     with Largest() as seen:
         out, tops, totals = blockwise_kernel.forward(q, k, v, span, tables, settings)
-        blockwise_kernel.backward(grad, out, tops, totals, q, k, v, span, tables, settings, [True] * 3)
+        blockwise_kernel.backward(grad, out, tops, totals, q, k, v, span, tables, settings, [True] * 5)
     return seen.numbers
 
 

@@ -103,7 +103,8 @@ def test_every_mechanism_points_as_it_attends(entry, key_mask):
     for row, count in enumerate(COUNTS):
         x = items[row : row + 1, :count]
         q, k = pointer.queries(x)[:, None], pointer.keys(x)[:, None]
-        _, weights = attend(q, k, k, position=pointer.position, causal=True, return_weights=True)
+        clock = pointer.position.clock(x) if "clock" in pointer.position.effects else None
+        _, weights = attend(q, k, k, position=pointer.position, clock=clock, causal=True, return_weights=True)
         torch.testing.assert_close(got[row, PADDINGS[key_mask][row]], weights[0, 0, -1], rtol=1e-10, atol=1e-12)
 
 

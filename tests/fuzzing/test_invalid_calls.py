@@ -7,6 +7,7 @@ from invalid_calls import FAMILIES, run_cases
 
 import whence
 from whence import Alibi, Attention, Kerple, KVCache, Learned, Position, PowerPrior, Rotary, Sink, Sum, attend
+from whence.position.base import HOOKS
 
 CASES = 3000
 #: of ten calls
@@ -130,7 +131,7 @@ def test_a_tensor_on_the_meta_device_has_no_numbers():
     assert_error(lambda: attend(*(x.to("meta") for x in tensors())), "attend(q)", "meta device")
 
 
-@pytest.mark.parametrize("hook", ["embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink"])
+@pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_of_an_instance_is_an_error(hook):
     # it would be ignored: hooks are found on the class
     position = Alibi(2)

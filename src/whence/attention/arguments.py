@@ -22,6 +22,7 @@ class Arguments:
     k: Tensor
     v: Tensor
     position: Position | None = None
+    clock: Tensor | None = None
     causal: bool = False
     window: int | None = None
     q_positions: Tensor | None = None

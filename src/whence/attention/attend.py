@@ -11,12 +11,13 @@ from whence.attention import blockwise, reference, sdpa  # noqa: F401  each regi
 from whence.attention.arguments import Arguments, MaskFunction, SegmentIds
 from whence.attention.backends import BACKENDS, INSTALLED, choose, require_backend_name, require_result
 from whence.attention.cache import KVCache
-from whence.attention.call import describe, prepare, without_autocast
+from whence.attention.call import describe, prepare
 from whence.attention.fused import backend as _triton  # noqa: F401
 from whence.attention.keywords import ATTEND, explain_keywords
 from whence.attention.non_finite import require_finite_hooks
 from whence.errors import usage_error
 from whence.position.base import Position
+from whence.torch_modes import without_autocast
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Options(TypedDict, total=False):
     """The keyword arguments of ``attend`` and ``explain`` for type checkers; ``attend`` documents each."""
 
     position: Position | None
+    clock: Tensor | None
     causal: bool
     window: int | None
     q_positions: Tensor | None
@@ -73,6 +75,7 @@ def attend(
     v: Tensor,
     *,
     position: Position | None = None,
+    clock: Tensor | None = None,
     causal: bool = False,
     window: int | None = None,
     q_positions: Tensor | None = None,
@@ -95,6 +98,8 @@ def attend(
 
     Args:
         position: how position acts on the scores; ``None`` for nothing.
+        clock: for a position with a clock, such as ``ForgetGate``: the steps ``position.clock(x)`` of the layer input x of
+            the keys, ``[B, H, S]``. With a cache, those of the new tokens.
         causal: a query attends to keys at or before its own position.
         window: a query attends to keys at distances below this number (on both sides unless causal).
         q_positions, k_positions: ``[T]`` or ``[B, T]``; by default the tokens of each sequence count from 0.
@@ -138,7 +143,7 @@ def attend(
     True
     """
     out, weights = compute(Arguments(
-        q, k, v, position=position, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
+        q, k, v, position=position, clock=clock, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
         lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask, mask_fn=mask_fn, scale=scale,
         temperature=temperature, dropout=dropout, cache=cache, backend=backend, skip_blocks=skip_blocks,
         return_weights=return_weights, check_finite=check_finite,

@@ -1,6 +1,6 @@
 """The blockwise backend: memory linear in length, gradients to everything, on CPU and GPU.
 
-Effects that are functions of distance alone go through tables and the tiled operator. What depends on more (a length
+Effects that are functions of distance alone go through tables and the tiled operator, which also subtracts clocks. What depends on more (a length
 that differs per query, content terms, positions that are not consecutive) is computed for a block of query rows at a time
 and computed again in the backward pass, so only one block's matrix exists at any moment.
 """
@@ -28,7 +28,7 @@ class Blockwise(Backend):
     """Exact attention in blocks of query rows."""
 
     name = "blockwise"
-    effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
+    effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink", "clock"})
     takes_masks = True
     takes_dropout = True
     takes_grouped_heads = True
@@ -57,8 +57,10 @@ class Blockwise(Backend):
             return f"rows are recomputed block by block ({request.no_table}), and memory stays linear in length"
         if not request.effects:
             return f"torch's kernel would need a dense mask of {request.mask_numbers} numbers"
-        effects = " and ".join(sorted(request.effects))
-        return f"{effects} of distance alone: tiles read a table, and memory stays linear in length"
+        tables = " and ".join(sorted(request.effects - {"clock"}))
+        of_distance = f"{tables} of distance alone: tiles read a table" if tables else ""
+        of_tokens = "a clock of each token: tiles subtract two vectors" if "clock" in request.effects else ""
+        return f"{', and '.join(filter(None, (of_distance, of_tokens)))}, and memory stays linear in length"
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """The output ``[B, H, T, E]``, in at least float32."""
@@ -82,8 +84,9 @@ def compute_by_tables(call: Call) -> Tensor:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, rows)
     seed = torch.randint(2**62, (), dtype=torch.int64) if dropout > 0 else None
     score_scale, bias = (None if t is None else t.expand(heads, -1) for t in (score_scale, bias))
+    q_clock, k_clock = (None, None) if call.clock is None else (call.clock.q, call.clock.k)
     out, _, _ = ops.tiled_attention(
-        q, k, v, score_scale, bias, sink, layout.real, layout.q_segment_ids, layout.k_segment_ids, layout.offset, layout.causal,
+        q, k, v, score_scale, bias, sink, q_clock, k_clock, layout.real, layout.q_segment_ids, layout.k_segment_ids, layout.offset, layout.causal,
         layout.window, call.scale, call.temperature, dropout, seed,
     )  # fmt: skip
     return out
@@ -131,6 +134,7 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     z = z if score_scale is None else z * score_scale.transpose(0, 1)
     bias = evaluate(position, "bias", distance, heads, length_of)
     z = z if bias is None else z + bias.transpose(0, 1)
+    z = z if call.clock is None else z + call.clock.bias(q.dtype, rows)
     mask = layout.additive_mask(q.dtype, rows)
     z = z if mask is None else z + mask
     z = (z / temperature).masked_fill(~visible, -torch.inf)

@@ -20,16 +20,20 @@ from whence.attention.toeplitz import Span, band_to_table, mask_table, table_to_
 
 LOG2E = math.log2(math.e)
 BLOCK = 128  # query rows in a tile
+CLOCK_ROWS = 8  # neighbouring rows whose clocks differ by a few steps
 TILE = 1 << 21  # scores in a tile: 8 MB in float32, small enough for cache and large enough to hide Python's overhead
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables over distances ``[H, distances]``, a logit for each row ``[B, H, T]``, and masks that are not distance."""
+    """Tables over distances ``[H, distances]``, a logit for each row ``[B, H, T]``, the clock at each row ``[B, H, T]`` and key
+    ``[B, H, S]`` in float64, and masks that are not distance."""
 
     score_scale: Tensor | None
     bias: Tensor | None
     sink: Tensor | None
+    q_clock: Tensor | None
+    k_clock: Tensor | None
     real: Tensor | None  # [B, S]
     q_segment_ids: Tensor | None  # [B or 1, T]
     k_segment_ids: Tensor | None  # [B or 1, S]
@@ -99,10 +103,11 @@ class Work:
         self.scratch = [q.new_empty(self.plan.scores) for _ in range(buffers)]
         self.score_scale: Tensor | None = None
         self.bias: Tensor | None = None
+        self.heads = slice(0, 0)
 
     def build_bands(self, groups: slice) -> slice:
         """Build the bands of some key-value heads and return the slice of their query heads."""
-        heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
+        self.heads = heads = slice(groups.start * self.plan.share, groups.stop * self.plan.share)
         score_scale, bias, block = self.tables.score_scale, self.masked_bias, self.plan.block
         self.score_scale = (
             None if score_scale is None else table_to_band(score_scale[heads] * self.unit, self.span, block)
@@ -146,8 +151,34 @@ class Work:
             z.add_(self.slice_band(self.bias, tile))
         elif self.mask is not None:
             self.mask_edges(z, tile)
+        if self.tables.k_clock is not None:
+            self.add_clock(z, tile)
         hidden = self.hidden_pairs(tile)
         return z if hidden is None else z.masked_fill_(hidden[:, None], -torch.inf)
+
+    def add_clock(self, z: Tensor, tile: Tile) -> None:
+        """Add the clock to the logits of a tile, up to a number for each row.
+
+        A number that is the same for all keys of a row cancels in the softmax, so the first of a few rows stands for all of
+        them. The difference of a key from it is rounded, and not the running sum, which is larger.
+        """
+        q, k = self.tables.q_clock, self.tables.k_clock
+        assert q is not None and k is not None
+        keys = k[tile.batch, self.heads, tile.keys]
+        for row in range(0, tile.rows.stop - tile.rows.start, CLOCK_ROWS):
+            first = q[tile.batch, self.heads, tile.rows.start + row, None]
+            z[:, :, row : row + CLOCK_ROWS].add_(((first - keys) * self.unit).to(z.dtype)[:, :, None])
+
+    def sink(self) -> Tensor | None:
+        """The sink of every row in the units of its tile's logits, ``[B, H, T]``."""
+        if self.tables.sink is None:
+            return None
+        sink, clock = scale_finite(self.tables.sink, self.unit), self.tables.q_clock
+        if clock is None:
+            return sink
+        rows = torch.arange(clock.shape[-1], device=clock.device)
+        since_first = clock - clock[..., rows - rows % self.plan.block % CLOCK_ROWS]
+        return sink - (since_first * self.unit).to(sink.dtype)
 
     def mask_edges(self, z: Tensor, tile: Tile) -> None:
         """Causality and window, on those keys of a tile that some of its rows do not see."""
@@ -190,7 +221,7 @@ def forward(
     """
     work = Work(q, k, span, tables, settings, buffers=1)
     out = q.new_zeros(*q.shape[:3], v.shape[3])
-    sink = None if tables.sink is None else scale_finite(tables.sink, work.unit)
+    sink = work.sink()
     tops = q.new_zeros(q.shape[:3]) if sink is None else torch.where(torch.isneginf(sink), 0.0, sink).contiguous()
     totals = torch.ones_like(tops)
     queries, outs = work.by_pair(q), work.by_pair(out)
@@ -231,13 +262,15 @@ def backward(
     tables: Tables,
     settings: Settings,
     needed: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Gradients of q, k and v, and of the table of score scales, the bias table and the sink where they are needed."""
+) -> tuple[Tensor | None, ...]:
+    """Gradients of q, k and v, and of the table of score scales, the bias table, the sink and the clock at the rows and at
+    the keys where they are needed."""
     work = Work(q, k, span, tables, settings, buffers=2 if tables.score_scale is None else 3)
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     dq = torch.zeros_like(q)
     d_score_scale = None if tables.score_scale is None or not needed[0] else torch.zeros_like(tables.score_scale)
     d_bias = None if tables.bias is None or not needed[1] else torch.zeros_like(tables.bias)
+    d_k_clock = None if tables.k_clock is None or not needed[4] else torch.zeros_like(tables.k_clock)
     # tiles hold weights times their row's total, so the upstream gradient of the row is divided by it
     delta = (grad * out).sum(-1).div_(totals)
     # the factor from a gradient of a tile's logits to a gradient of q.k, without the band of score scales
@@ -270,6 +303,8 @@ def backward(
                 dz.mul_(mask)
             dv_across[tile.pairs, :, tile.keys].baddbmm_(g_rows.transpose(1, 2), used)
             dz.sub_(delta[tile.batch, heads, tile.rows, None]).mul_(p)
+            if d_k_clock is not None:
+                d_k_clock[tile.batch, heads, tile.keys].sub_(dz.sum(2))
             if bias_sum is not None:
                 work.slice_band(bias_sum, tile).add_(dz.sum(0) if dz.shape[0] > 1 else dz[0])
             if work.score_scale is not None:
@@ -283,12 +318,17 @@ def backward(
             d_score_scale[heads] = band_to_table(score_scale_sum, span, work.plan.block).div_(settings.temperature)
         if d_bias is not None and bias_sum is not None:
             d_bias[heads] = band_to_table(bias_sum, span, work.plan.block).div_(settings.temperature)
-    d_sink = None
-    if tables.sink is not None and needed[2]:
-        sink = scale_finite(tables.sink, work.unit)
+    if d_k_clock is not None:
+        d_k_clock.div_(settings.temperature)
+    d_sink = d_q_clock = None
+    sink = work.sink()
+    if sink is not None and (needed[2] or needed[3]):
         d_sink = torch.exp2(sink - tops).mul_(-delta).div_(settings.temperature)
+    if tables.q_clock is not None and needed[3]:
+        # a row's clock moves all its keys, which has an effect against the sink alone
+        d_q_clock = torch.zeros_like(tables.q_clock) if d_sink is None else -d_sink.double()
     dk, dv = dk_across.transpose(1, 2).reshape(k.shape), dv_across.transpose(1, 2).reshape(v.shape)
-    return dq, dk, dv, d_score_scale, d_bias, d_sink
+    return dq, dk, dv, d_score_scale, d_bias, d_sink if needed[2] else None, d_q_clock, d_k_clock
 
 
 def _accumulate(into: Tensor, a: Tensor, b: Tensor) -> None:

@@ -1,6 +1,8 @@
 """``KVCache``: the keys and values of earlier tokens, with the position of each.
 
 Keys are stored as projected, before any rotation, because a mechanism may place the same key differently for every query.
+The steps of a clock are stored beside them, and summed again for every call: appending, cropping, sliding and reordering
+then need no running sum.
 There are three kinds of storage: growing (the default; differentiable), preallocated (written in place into memory
 allocated once), and sliding (drops what lies outside a window).
 """
@@ -37,9 +39,11 @@ class CacheEntries:
     positions: Tensor  # [B, S]
     real: Tensor  # [B, S]
     segment_ids: Tensor  # [B, S]
+    clock: Tensor | None = None  # [B, S, H], the steps of a mechanism with a clock
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.k, self.v, self.positions, self.real, self.segment_ids
+        always = self.k, self.v, self.positions, self.real, self.segment_ids
+        return always if self.clock is None else (*always, self.clock)
 
 
 #: the attributes that appending, cropping and resetting change
@@ -97,8 +101,11 @@ class KVCache:
         """The tokens that a query can attend to, without copies; None in an empty cache."""
         return None if self._entries is None or not self._used else CacheEntries(*self._view())
 
-    def extend(self, arguments: Arguments, *, learnable: bool, below: int) -> tuple[Tensor, Tensor, Layout]:
-        """Append the tokens of k and v, and return all keys and values that their queries attend over, with the layout.
+    def extend(
+        self, arguments: Arguments, *, learnable: bool, below: int
+    ) -> tuple[Tensor, Tensor, Tensor | None, Layout]:
+        """Append the tokens of k and v, and return all keys, values and steps of the clock that their queries attend over,
+        with the layout.
 
         ``learnable``: the position has parameters that require a gradient. Positions that are passed must be under
         ``below``.
@@ -106,7 +113,8 @@ class KVCache:
         k, v, segment_ids = arguments.k, arguments.v, arguments.segment_ids
         require_fit(
             arguments, window=self.window, capacity=self.capacity, used=self._used,
-            stored=None if self._entries is None else (self._entries.k, self._entries.v), learnable=learnable,
+            stored=None if self._entries is None else (self._entries.k, self._entries.v, self._entries.clock),
+            learnable=learnable,
         )  # fmt: skip
         batch, new, device = k.shape[0], k.shape[2], k.device
         name, explicit = single_positions(arguments.q_positions, arguments.k_positions)
@@ -135,9 +143,10 @@ class KVCache:
                 torch.zeros(batch, new, dtype=torch.long, device=device)
                 if segments is None
                 else segments.expand(batch, new).long(),
+                None if arguments.clock is None else arguments.clock.transpose(1, 2),
             )
         )
-        all_k, all_v, all_positions, all_real, all_segments = self._view()
+        all_k, all_v, all_positions, all_real, all_segments, *steps = self._view()
         layout = Layout(
             q_positions=positions,
             k_positions=all_positions,
@@ -149,7 +158,7 @@ class KVCache:
             k_segment_ids=all_segments if self._has_segments else None,
         )
         self._drop_old_tokens()
-        return all_k.transpose(1, 2), all_v.transpose(1, 2), layout
+        return all_k.transpose(1, 2), all_v.transpose(1, 2), steps[0].transpose(1, 2) if steps else None, layout
 
     def crop(self, length: int) -> None:
         """Roll back to the first ``length`` tokens, as after rejected drafts."""

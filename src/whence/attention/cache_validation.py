@@ -18,7 +18,7 @@ def require_fit(
     window: int | None,
     capacity: int | None,
     used: int,
-    stored: tuple[Tensor, Tensor] | None,
+    stored: tuple[Tensor, Tensor, Tensor | None] | None,
     learnable: bool,
 ) -> None:
     """Refuse tokens that do not fit a cache of this window, capacity and content."""
@@ -66,7 +66,11 @@ def require_fit(
             f"a preallocated cache holds at most {LARGEST_TABLE} numbers",
             "build it with a smaller capacity, or use KVCache()",
         )
-    if capacity is not None and torch.is_grad_enabled() and (learnable or any(x.requires_grad for x in (q, k, v))):
+    if (
+        capacity is not None
+        and torch.is_grad_enabled()
+        and (learnable or any(x.requires_grad for x in (q, k, v, arguments.clock) if x is not None))
+    ):
         raise usage_error(
             "attend(cache=...)",
             "a learnable position" if learnable else "queries, keys or values that require a gradient",
@@ -86,7 +90,18 @@ def require_fit(
             "build the cache and use it inside the function",
         )
     if stored is not None:
-        for name, cached, added in (("k", stored[0], k), ("v", stored[1], v)):
+        clock = arguments.clock
+        if (stored[2] is None) != (clock is None):
+            raise usage_error(
+                "attend(cache=...)",
+                "no clock" if clock is None else "a position with a clock",
+                f"the tokens of the cache were stored {'without' if stored[2] is None else 'with'} the steps of a clock",
+                "use one cache for each layer, with one position",
+            )
+        pairs = [("k", stored[0], k), ("v", stored[1], v)]
+        if stored[2] is not None and clock is not None:
+            pairs.append(("clock", stored[2][..., None], clock[..., None]))
+        for name, cached, added in pairs:
             stored_shape, new_shape = (
                 (cached.shape[0], cached.shape[2], cached.shape[3]),
                 (added.shape[0], added.shape[1], added.shape[3]),

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from whence import hook_outputs, shapes, torch_modes
 from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
+from whence.attention.clock import Clock, run_clock
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import CausalOnly, usage_error
@@ -40,13 +40,16 @@ class Call:
     dropout: float
     skip_blocks: bool
     return_weights: bool
+    clock: Clock | None = None  # of a mechanism with a clock
 
 
 @dataclass(frozen=True)
 class Request:
     """The facts of a call that decide which backend can run it. No tensor values are read."""
 
-    effects: frozenset[str]  # of score_scale, bias, content_bias, value_bias, sink; embed and rotate happen earlier
+    effects: frozenset[
+        str
+    ]  # of score_scale, bias, content_bias, value_bias, sink, clock; embed and rotate happen earlier
     return_weights: bool
     learnable: bool  # the position or attn_mask gets a gradient
     device: torch.device
@@ -76,10 +79,11 @@ def prepare(arguments: Arguments) -> Call:
     q, k, v, cache = arguments.q, arguments.k, arguments.v, arguments.cache
     below = exact_positions(position)
     if isinstance(cache, KVCache):
-        k, v, layout = cache.extend(arguments, learnable=position.trainable, below=below)
+        k, v, steps, layout = cache.extend(arguments, learnable=position.trainable, below=below)
     else:
         needs_positions = bool(position.effects) or arguments.mask_fn is not None
         layout = resolve_layout(arguments, needs_positions=needs_positions, below=below)
+        steps = arguments.clock
     pair_mask = resolve_pair_mask(arguments, k.shape[2])
     if pair_mask is not None:
         layout = replace(layout, pair_mask=pair_mask)
@@ -92,7 +96,7 @@ def prepare(arguments: Arguments) -> Call:
             q, k = hook_outputs.require_rotated(type(part).__name__, rotated, q, k, widens=part.widens)
     return Call(
         q, k, v, projected_q, projected_k, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
-        arguments.return_weights,
+        arguments.return_weights, None if steps is None else run_clock(steps, layout),
     )  # fmt: skip
 
 
@@ -155,12 +159,6 @@ def why_no_table(position: Position, layout: Layout) -> str | None:
     return None
 
 
-def without_autocast(q: Tensor) -> AbstractContextManager[Any]:
-    """Turn autocast off around code that promises at least float32."""
-    device = q.device.type
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
-
-
 # --- validation --------------------------------------------------------------------------------------------------------
 def validate_arguments(arguments: Arguments) -> None:
     """Refuse flags, numbers, tensors and mechanisms that no call could run with."""
@@ -173,6 +171,8 @@ def validate_arguments(arguments: Arguments) -> None:
     require_cache("attend", arguments.cache)
     if arguments.position is not None:
         require_applicable(arguments.position, arguments)
+    if arguments.clock is not None or (arguments.position is not None and "clock" in arguments.position.effects):
+        require_clock(arguments)
 
 
 def require_settings(owner: str, settings: Any) -> None:
@@ -256,6 +256,39 @@ def require_applicable(position: Position, arguments: Arguments) -> None:
                     "all tensors share one device",
                     "move it with position.to(q.device)",
                 )
+
+
+def require_clock(arguments: Arguments) -> None:
+    """Refuse a clock that the mechanism does not have, or that does not fit the keys."""
+    clock, position, q, k = arguments.clock, arguments.position, arguments.q, arguments.k
+    name = "None" if position is None else type(position).__name__
+    if position is None or "clock" not in position.effects:
+        raise usage_error(
+            f"attend(position={name}, clock=...)",
+            shapes.describe_tensor(clock),
+            "only a mechanism with the hook clock has steps",
+            "leave clock out, or pass a position such as whence.ForgetGate(embed_dim, heads)",
+        )
+    if clock is None:
+        raise usage_error(
+            f"attend(position={name})",
+            "no clock",
+            "its steps come from the layer input, and attend receives queries and keys only",
+            "pass clock=position.clock(x), or use whence.Attention, which calls it",
+        )
+    shapes.require_dense("attend(clock=...)", "clock", clock)
+    wanted = (q.shape[0], q.shape[1], k.shape[2])
+    if not shapes.has_shape(clock, wanted) or clock.dtype not in (torch.float32, torch.float64):
+        remedy = "pass position.clock(x) of the layer input x of the keys"
+        if shapes.has_shape(clock, (wanted[0], wanted[2], wanted[1])):
+            remedy = "transpose it with clock.transpose(1, 2)"
+        raise usage_error(
+            "attend(clock=...)",
+            shapes.describe_tensor(clock),
+            f"clock has one float32 or float64 step for each query head and key, [batch, heads, keys], here {list(wanted)}",
+            remedy,
+        )
+    shapes.require_device("clock", clock, q.device)
 
 
 def exact_positions(position: Position) -> int:

@@ -19,6 +19,7 @@ from whence.attention.layout import resolve_key_mask
 from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.position.base import Position, Sum, require_position
+from whence.position.evaluate import evaluate_clock
 from whence.position.no_position import NoPosition
 from whence.validation import (
     MAX_HEADS,
@@ -198,14 +199,26 @@ class Attention(nn.Module):
         if self.position.at_input():
             x = self._embed_input(x, memory, positions, lengths, key_mask, segment_ids, cache)
         q, k, v = self.project(x, memory)
+        clock = self._steps(x, memory) if "clock" in self._inside.effects else None
         mixed, weights = compute(Arguments(
-            q, k, v, position=self._inside, causal=self.causal, window=self.window, q_positions=positions,
+            q, k, v, position=self._inside, clock=clock, causal=self.causal, window=self.window, q_positions=positions,
             k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask,
             mask_fn=mask_fn, scale=self.scale, temperature=self.temperature,
             dropout=self.dropout if self.training else 0.0, cache=cache, backend=self.backend, skip_blocks=self.skip_blocks, return_weights=return_weights,
         ))  # fmt: skip
         out = self.out(mixed.transpose(1, 2).flatten(2))
         return out if weights is None else (out, weights)
+
+    def _steps(self, x: Tensor, memory: Tensor | ProjectedMemory | None) -> Tensor | None:
+        """The steps of the position's clock at each token of the keys, ``[B, heads, S]``."""
+        if isinstance(memory, ProjectedMemory):
+            raise usage_error(
+                "Attention(x, memory)",
+                "a projected memory and a position with a clock",
+                "the steps of the clock come from the memory before its projection",
+                "pass the memory itself",
+            )
+        return evaluate_clock(self._inside, x if memory is None else memory, self.heads)
 
     def project(self, x: Tensor, memory: Tensor | ProjectedMemory | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries of x, and keys and values of memory or of x, as ``attend`` takes them: normalized, before any rotation."""

@@ -35,6 +35,8 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
     dtype = torch.promote_types(call.q.dtype, torch.float32)
     if "rotate" in part.effects and not bool(torch.isfinite(call.q).all() and torch.isfinite(call.k).all()):
         raise _non_finite(part, "rotate", "a query or key that is NaN or infinite")
+    if "clock" in part.effects and call.clock is not None and not bool(torch.isfinite(call.clock.k).all()):
+        raise _non_finite(part, "clock", "a step that is NaN or infinite")
     distance = layout.hook_distances(dtype, rows)
     for hook, inputs in (
         ("score_scale", distance),

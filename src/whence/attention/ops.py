@@ -12,7 +12,8 @@ from whence.attention.toeplitz import Span
 from whence.errors import usage_error
 
 _ARGUMENTS = (
-    "Tensor q, Tensor k, Tensor v, Tensor? score_scale, Tensor? bias, Tensor? sink, Tensor? real, Tensor? q_segment_ids, "
+    "Tensor q, Tensor k, Tensor v, Tensor? score_scale, Tensor? bias, Tensor? sink, Tensor? q_clock, "
+    "Tensor? k_clock, Tensor? real, Tensor? q_segment_ids, "
     "Tensor? k_segment_ids, int offset, bool causal, int? window, float scale, float temperature, float dropout, Tensor? seed"
 )
 
@@ -20,12 +21,10 @@ _ARGUMENTS = (
 def _unpack(
     q: Tensor, k: Tensor, arguments: tuple[Any, ...]
 ) -> tuple[Span, blockwise_kernel.Tables, blockwise_kernel.Settings]:
-    score_scale, bias, sink, real, q_segments, k_segments, offset, causal, window, scale, temperature, dropout, seed = (
-        arguments
-    )
+    *tables, offset, causal, window, scale, temperature, dropout, seed = arguments
     return (
         Span(q.shape[2], k.shape[2], offset, causal, window),
-        blockwise_kernel.Tables(score_scale, bias, sink, real, q_segments, k_segments),
+        blockwise_kernel.Tables(*tables),
         blockwise_kernel.Settings(scale, temperature, dropout, 0 if seed is None else int(seed)),
     )
 
@@ -46,7 +45,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor,
     "whence::tiled_attention_backward",
     mutates_args=(),
     schema=f"(Tensor grad, Tensor out, Tensor tops, Tensor totals, {_ARGUMENTS}, bool[] needed)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def tiled_attention_backward(
     grad: Tensor, out: Tensor, tops: Tensor, totals: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
@@ -61,8 +60,7 @@ def tiled_attention_backward(
 def _(
     grad: Tensor, out: Tensor, tops: Tensor, totals: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
-    score_scale, bias, sink, needed = rest[0], rest[1], rest[2], rest[-1]
-    tables = [(score_scale, needed[0]), (bias, needed[1]), (sink, needed[2])]
+    tables = zip(rest[:5], rest[-1], strict=True)  # those with a gradient, and which are needed
     differentiable = [t.new_empty(t.shape) if t is not None and need else q.new_empty(0) for t, need in tables]
     return (
         q.new_empty(q.shape),
@@ -73,9 +71,9 @@ def _(
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    ctx.settings = inputs[9:15]
-    ctx.save_for_backward(*inputs[:9], inputs[15], *output)
-    ctx.needed = [bool(need) for need in ctx.needs_input_grad[3:6]]
+    ctx.settings = inputs[11:17]
+    ctx.save_for_backward(*inputs[:11], inputs[17], *output)
+    ctx.needed = [bool(need) for need in ctx.needs_input_grad[3:8]]
     ctx.mark_non_differentiable(*output[1:])
 
 
@@ -102,11 +100,11 @@ def _double_backward(ctx: Any, grad: Tensor, tensors: list[Any]) -> tuple[Any, .
         )
     span = Span(tensors[0].shape[2], tensors[1].shape[2], offset, causal, window)
     out = dense_attention(*tensors, span=span, scale=scale, temperature=temperature)
-    differentiable = [i for i in range(6) if ctx.needs_input_grad[i]]
+    differentiable = [i for i in range(8) if ctx.needs_input_grad[i]]
     gradients = torch.autograd.grad(
         out, [tensors[i] for i in differentiable], grad, create_graph=True, allow_unused=True
     )
-    results: list[Tensor | None] = [None] * 16
+    results: list[Tensor | None] = [None] * 18
     for i, gradient in zip(differentiable, gradients, strict=True):
         results[i] = gradient
     return tuple(results)
@@ -119,6 +117,8 @@ def dense_attention(
     score_scale: Tensor | None,
     bias: Tensor | None,
     sink: Tensor | None,
+    q_clock: Tensor | None,
+    k_clock: Tensor | None,
     real: Tensor | None,
     q_segment_ids: Tensor | None,
     k_segment_ids: Tensor | None,
@@ -135,6 +135,8 @@ def dense_attention(
     z = scale * (q @ k.transpose(-1, -2))
     z = z if score_scale is None else z * score_scale[:, entry]
     z = z if bias is None else z + bias[:, entry]
+    if q_clock is not None and k_clock is not None:
+        z = z + (q_clock[..., :, None] - k_clock[..., None, :]).to(z.dtype)
     visible = torch.ones_like(distance, dtype=torch.bool)[None]
     if span.causal:
         visible = visible & (distance >= 0)

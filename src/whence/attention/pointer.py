@@ -24,12 +24,13 @@ from torch.nn import functional as F
 
 from whence import shapes, torch_modes
 from whence.attention.arguments import Arguments
-from whence.attention.call import prepare, without_autocast
+from whence.attention.call import prepare
 from whence.attention.layout import resolve_key_mask
 from whence.attention.reference import compute_logits
 from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
 from whence.position.base import Position
+from whence.position.evaluate import evaluate_clock
 from whence.position.no_position import NoPosition
 from whence.validation import require_dim, require_flag, require_integer, require_table
 
@@ -99,10 +100,10 @@ class PointerAttention(nn.Module):
         q = self.queries(_select_items(encoded, at))[:, None, None]
         k = self.keys(encoded)[:, None]
         places = places.expand(batch, -1)
-        with without_autocast(encoded):
+        with torch_modes.without_autocast(encoded):
             # the query is the last item: causal=True also allows mechanisms that are defined for past keys only
             arguments = Arguments(
-                q, k, k, position=self.position, causal=True, q_positions=places.gather(1, at[:, None]),
+                q, k, k, position=self.position, clock=evaluate_clock(self.position, encoded, 1), causal=True, q_positions=places.gather(1, at[:, None]),
                 k_positions=places, key_mask=real,
             )  # fmt: skip
             return torch.log_softmax(compute_logits(prepare(arguments)).logits[:, 0, 0], -1)

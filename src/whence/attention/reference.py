@@ -1,6 +1,6 @@
 """The specification: dense attention in plain operations. Fast backends are compared with it and never import it.
 
-logit   = ((scale * q.k + content_bias) * score_scale + bias + attn_mask) / temperature    for visible keys
+logit   = ((scale * q.k + content_bias) * score_scale + bias + C_i - C_j + attn_mask) / temperature    for visible keys
 weights = softmax over the visible keys and the sink, if there is one; a row without visible keys is zero
 out     = weights @ v + value_bias
 """
@@ -22,7 +22,7 @@ class Reference(Backend):
     """Dense attention for every mechanism, device and dtype."""
 
     name = "reference"
-    effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink"})
+    effects = frozenset({"score_scale", "bias", "content_bias", "value_bias", "sink", "clock"})
     returns_weights = True
     takes_masks = True
     takes_dropout = True
@@ -83,6 +83,8 @@ def compute_logits(call: Call) -> Logits:
     bias = evaluate(position, "bias", distance, heads, layout.length_of)
     if bias is not None:
         logits = logits + bias.transpose(0, 1)
+    if call.clock is not None:
+        logits = logits + call.clock.bias(dtype)
     mask = layout.additive_mask(dtype)
     if mask is not None:
         logits = logits + mask

@@ -60,6 +60,7 @@ CHECKS: dict[str, Check] = {
     "no in-place changes of arguments": Check(
         hooks.in_place, "compute a new tensor, without methods that end in _ or assignments to slices"
     ),
+    "steps of a clock": Check(hooks.clock_steps, "compute the step of a token from that token of x alone"),
     "distances up to 4096": Check(hooks.far_distances, "compute each output from its own distance alone"),
     "gradients against finite differences": Check(
         layers.gradients, "compute with torch operations on the parameters, without .detach(), .data or .item()"

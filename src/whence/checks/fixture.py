@@ -45,9 +45,8 @@ class Fixture:
         self.value_dim = next(
             (w for part in position.parts if (w := getattr(part, "value_dim", None)) is not None), self.head_dim
         )
-        self.embed_dim = next(
-            (int(w) for part in position.at_input() if (w := getattr(part, "embed_dim", None)) is not None), 12
-        )
+        on_input = [part for part in position.parts if part.effects & {"embed", "clock"}]
+        self.embed_dim = next((int(w) for part in on_input if (w := getattr(part, "embed_dim", None)) is not None), 12)
         self.layer = self.new_layer()
         self.x = torch.randn(2, TOKENS, self.embed_dim, dtype=torch.float64)
 
@@ -93,7 +92,7 @@ class Fixture:
     def arguments(
         self, hook: str, positions: Tensor, dtype: torch.dtype, num_kv_heads: int | None = None
     ) -> dict[str, Any]:
-        """Fixed arguments of embed, rotate, content_bias or value_bias at positions ``[B or 1, T]``."""
+        """Fixed arguments of embed, rotate, content_bias, value_bias or clock at positions ``[B or 1, T]``."""
         generator = torch.Generator().manual_seed(0)
         batch, rows = 2, positions.shape[1]
 
@@ -102,6 +101,8 @@ class Fixture:
 
         if hook == "embed":
             return {"x": normal(batch, rows, self.embed_dim), "positions": positions.clone()}
+        if hook == "clock":
+            return {"x": normal(batch, rows, self.embed_dim)}
         q = normal(batch, self.heads, rows, self.head_dim)
         k = normal(batch, num_kv_heads or self.heads, rows, self.head_dim)
         if hook == "rotate":
@@ -154,6 +155,11 @@ def _infer_heads(position: Position) -> int:
             out = call_hook(part, hook, distance=probe, length=hook_length(part, probe))
             if isinstance(out, Tensor) and out.ndim == 2:
                 return out.shape[0]
+        if "clock" in part.effects:
+            x = torch.zeros(1, 3, getattr(part, "embed_dim", 12), dtype=torch.float64)
+            out = call_hook(part, "clock", x=x)
+            if isinstance(out, Tensor) and out.ndim == 3:
+                return out.shape[1]
     return 2
 
 

@@ -13,10 +13,21 @@ from torch import Tensor
 
 from whence.attention import attend
 from whence.attention.module import without_embedding
-from whence.checks.fixture import FLOATS, TOKENS, Failure, Fixture, assert_close, call_hook, hook_length, hook_name
+from whence.checks.fixture import (
+    FLOATS,
+    TOKENS,
+    Failure,
+    Fixture,
+    SkipCheck,
+    assert_close,
+    call_hook,
+    hook_length,
+    hook_name,
+)
 from whence.derivatives import find_wrong_derivative
 from whence.errors import WhenceError
 from whence.position.base import Position, Rows
+from whence.position.evaluate import evaluate_clock
 
 MAX_DISTANCE = 4096
 DISTANCE_HOOKS = {"score_scale", "bias"}
@@ -94,7 +105,7 @@ def half_precision(fixture: Fixture) -> None:
             # attend computes scores in float32 or better and passes them to hooks in that dtype
             scores = torch.promote_types(dtype, torch.float32)
             for part in position.parts:
-                for hook in sorted(part.effects & {"embed", "rotate"}):
+                for hook in sorted(part.effects & {"embed", "rotate", "clock"}):
                     _check_dtype(fixture, part, hook, dtype, own, far)
                 for hook in sorted(part.effects & {"content_bias", "value_bias"}):
                     _check_dtype(fixture, part, hook, scores, own, far)
@@ -107,6 +118,7 @@ def _check_dtype(
     fixture: Fixture, part: Position, hook: str, dtype: torch.dtype, own: torch.dtype, far: Tensor
 ) -> None:
     name = hook_name(part, hook)
+    wanted_dtype = torch.promote_types(dtype, torch.float32) if hook == "clock" else dtype
     outputs = []
     for positions in (torch.arange(TOKENS).expand(2, -1), far):
         arguments = fixture.arguments(hook, positions, dtype)
@@ -122,7 +134,7 @@ def _check_dtype(
                 f"with parameters of {own} and arguments of {dtype} it raised {type(error).__name__}: {text}", hook=name
             ) from error
         for tensor in out if isinstance(out, tuple) else (out,):
-            if isinstance(tensor, Tensor) and tensor.dtype != dtype:
+            if isinstance(tensor, Tensor) and tensor.dtype != wanted_dtype:
                 raise Failure(f"with parameters of {own} it returned {tensor.dtype} for {dtype}", hook=name)
         outputs.append((positions, arguments, out))
     if hook in ("content_bias", "value_bias"):
@@ -202,15 +214,34 @@ def far_distances(fixture: Fixture) -> None:
     generator = torch.Generator().manual_seed(0)
     sizes = (3, fixture.head_dim), (MAX_DISTANCE, fixture.head_dim), (MAX_DISTANCE, fixture.value_dim)
     q, k, v = (torch.randn(1, fixture.heads, *size, generator=generator, dtype=torch.float64) for size in sizes)
+    x = torch.randn(1, MAX_DISTANCE, fixture.embed_dim, generator=generator, dtype=torch.float64)
     with torch.no_grad():
+        clock = evaluate_clock(fixture.position, x, fixture.heads)
         outs = [
             attend(
-                q.clone(), k.clone(), v.clone(), position=without_embedding(fixture.position), causal=True, backend=backend,
+                q.clone(), k.clone(), v.clone(), position=without_embedding(fixture.position), clock=clock, causal=True, backend=backend,
                 q_positions=torch.arange(MAX_DISTANCE - 3, MAX_DISTANCE), k_positions=torch.arange(MAX_DISTANCE),
             )
             for backend in ("blockwise", "reference")
         ]  # fmt: skip
     assert_close(f"blockwise and reference over {MAX_DISTANCE} keys", outs[0], outs[1])
+
+
+def clock_steps(fixture: Fixture) -> None:
+    """The step of a token, in a sequence and alone."""
+    clocks = [part for part in fixture.position.parts if "clock" in part.effects]
+    if not clocks:
+        raise SkipCheck("it has no clock")
+    for part in clocks:
+        x = fixture.arguments("clock", torch.arange(TOKENS).expand(2, -1), torch.float64)["x"]
+        alone = torch.cat([call_hook(part, "clock", x=token) for token in x.split(1, 1)], 2)
+        assert_close(
+            "the steps of tokens together and alone",
+            call_hook(part, "clock", x=x),
+            alone,
+            1e-12,
+            hook_name(part, "clock"),
+        )
 
 
 def _replace_neg_inf(sink: Tensor) -> Tensor:

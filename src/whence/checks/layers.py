@@ -127,7 +127,7 @@ def rows_of_a_batch(fixture: Fixture) -> None:
     """Each row of a batch equals the row alone, for rows with different positions."""
     at = torch.stack([torch.arange(TOKENS), torch.arange(TOKENS) + 5])
     for part in fixture.position.parts:
-        for hook in sorted(part.effects & {"embed", "rotate", "content_bias", "value_bias"}):
+        for hook in sorted(part.effects & {"embed", "rotate", "content_bias", "value_bias", "clock"}):
             _check_hook_by_rows(fixture, part, hook, at)
     for backend in ("reference", "blockwise"):
         fixture.layer.backend = backend

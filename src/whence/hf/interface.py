@@ -17,11 +17,13 @@ from whence import torch_modes
 from whence.attention import Attention
 from whence.attention.attend import Options, attend
 from whence.errors import WhenceError, require_package, usage_error
+from whence.hf.clocks import STEPS
 from whence.hf.edits import EditedCall
 from whence.hf.integrations import active_position, load_from_meta
 from whence.hf.mask_structure import MaskStructure
 from whence.hf.masks import MaskInfo, build_mask, read_mask_info
 from whence.position.base import Position, Rows, Sum
+from whence.position.evaluate import evaluate_clock
 from whence.position.no_position import NoPosition
 
 KEY = "whence"  # in transformers' registries, and the name of a layer's Position on its attention module
@@ -48,6 +50,7 @@ class AttentionCall:
     position_ids: Tensor | None
     scale: float | None
     edited: EditedCall | None = None  # of a layer whose attention is edited
+    clock: Tensor | None = None  # [B, H, S], the steps of a position with a clock
 
     def weights(self, rows: Tensor, keys: int | None = None) -> Tensor:
         """The attention weights ``[B, H, n, keys]`` of the queries ``rows``, ``[n]`` or ``[B, n]``.
@@ -67,6 +70,8 @@ class AttentionCall:
         v = self.v if "value_bias" in self.position.effects else self.v[..., :1]
         arguments = self.mask_info.row_arguments(self.layer_position, self.position_ids, rows, keys)
         arguments |= {"position": self.position, "scale": self.scale}
+        if self.clock is not None:
+            arguments["clock"] = self.clock[..., :keys]
         return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **arguments)[1]
 
 
@@ -117,7 +122,8 @@ def attention(
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
     arguments = info.attend_arguments(layer_position, position_ids)
-    arguments |= {"position": position, "scale": scaling, "dropout": dropout}
+    clock = getattr(module, STEPS, None)
+    arguments |= {"position": position, "clock": clock, "scale": scaling, "dropout": dropout}
     weights = edited = None
     if editor is not None:
         edited = editor.call(query, key, value, info, scaling, softcap, s_aux)
@@ -129,7 +135,9 @@ def attention(
     for observer in module.__dict__.get(OBSERVERS, ()):
         with torch.no_grad():
             q, k = (query, key) if edited is None else edited.rotated()
-            observer(AttentionCall(module, q, k, value, layer_position, position, info, position_ids, scaling, edited))
+            observer(
+                AttentionCall(module, q, k, value, layer_position, position, info, position_ids, scaling, edited, clock)
+            )
     return out.transpose(1, 2).contiguous(), weights
 
 
@@ -289,10 +297,12 @@ def _call_observers(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
 
 def _describe_own_call(module: Attention, x: Tensor, kwargs: dict[str, Any]) -> AttentionCall:
     q, k, v = module.project(x)
+    clock = evaluate_clock(module.position, x, module.heads)
     key_mask, segment_ids, cache = kwargs.get("key_mask"), kwargs.get("segment_ids"), kwargs.get("cache")
     entries = None if cache is None else cache.entries()  # with the tokens of this call
     if entries is not None:
         k, v, key_mask = entries.k.transpose(1, 2), entries.v.transpose(1, 2), entries.real
+        clock = None if entries.clock is None else entries.clock.transpose(1, 2)
         if bool(entries.segment_ids.any()):
             raise usage_error(
                 "capture(...)",
@@ -315,7 +325,9 @@ def _describe_own_call(module: Attention, x: Tensor, kwargs: dict[str, Any]) -> 
     )
     dtype = torch.promote_types(q.dtype, v.dtype)
     position = module.position
-    return AttentionCall(module, q.to(dtype), k.to(dtype), v.to(dtype), position, position, info, None, module.scale)
+    return AttentionCall(
+        module, q.to(dtype), k.to(dtype), v.to(dtype), position, position, info, None, module.scale, clock=clock
+    )
 
 
 def _parts_outside_text(model: Any, parts: list[Any]) -> list[Any]:

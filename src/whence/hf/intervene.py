@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from whence import torch_modes
 from whence.errors import usage_error
+from whence.hf.clocks import CACHE_ARGUMENTS
 from whence.hf.edits import AttentionEdit, EditedCall
 from whence.hf.expanded_rows import COPIES
 from whence.hf.integrations import unwrap_peft
@@ -36,7 +37,6 @@ from whence.hf.rotation import ARGUMENT, identity_rotation, is_rotation
 from whence.position.rotary import Rotary
 
 STATE = "_whence_state"  # the attribute of a cache with the state of the edits
-CACHE_ARGUMENTS = ("past_key_values", "layer_past")
 CHECKED_POSITIONS = (0, 1, 7, 130, 900, 2000)
 FLOAT32_EPS = torch.finfo(torch.float32).eps
 

@@ -54,6 +54,10 @@ class HeadSlice(Position):
     def sink(self, position: Tensor, length: Any) -> Tensor | None:
         return self._slice(self.mechanism.sink(position, length))
 
+    def clock(self, x: Tensor) -> Tensor | None:
+        steps = self.mechanism.clock(x)
+        return None if steps is None else steps[:, self.start : self.end]
+
     def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients | None:
         whole = self.mechanism.parameter_gradients(distance, length)
         if whole is None:
@@ -99,7 +103,7 @@ def select_heads(position: Position, start: int, end: int) -> Position:
 
 def _select(part: Position, start: int, end: int) -> Position:
     by_key_head = (getattr(part, "num_kv_heads", None) or 1) > 1
-    if part.heads is None and not by_key_head and not part.effects & {"score_scale", "bias", "sink"}:
+    if part.heads is None and not by_key_head and not part.effects & {"score_scale", "bias", "sink", "clock"}:
         return part  # the same for every head
     name = type(part).__name__
     if part.heads is not None and end > part.heads:
@@ -110,7 +114,7 @@ def _select(part: Position, start: int, end: int) -> Position:
         raise usage_error(
             f"select_heads({name})",
             "parameters per head that act on queries, keys or values",
-            "only score_scale, bias and sink can be computed for some of the heads",
+            "only score_scale, bias, sink and clock can be computed for some of the heads",
             "use method='all_gather', which keeps all heads together",
         )
     return HeadSlice(part, start, end)

@@ -2,7 +2,7 @@
 
 All content is one direction per head, multiplied by a level per token. With levels of 1, every score is exactly 1
 before position acts, so the plot shows the effect of position alone. The example pattern has higher levels at a few
-keys.
+keys. A clock receives a layer input of its own, random and the same in all panels.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from whence.attention.arguments import Arguments
 from whence.attention.attend import attend
+from whence.attention.clock import run_clock
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.module import without_embedding
 from whence.position import evaluate
@@ -33,6 +34,7 @@ class PlotInputs:
     causal: bool  # whether the mechanism is defined for keys at or before the query only
     direction: Tensor  # [H, D]; its score with itself is 1
     levels: Tensor  # [T], the keys' scores in the example pattern without a mechanism
+    steps: Tensor | None = None  # [1, H, T], of a mechanism with a clock
 
     def content(self, levels: Tensor) -> Tensor:
         """The direction times ``levels`` ``[T]``, after the mechanism's input embedding: ``[1, H, T, D]``."""
@@ -83,7 +85,12 @@ def build_plot_inputs(
     # one high key in each quarter: both halves hold two, so none stands out in a mean by distance
     levels[[length * eighth // 8 for eighth in (1, 3, 5, 7)]] = 4.0
     # entries of head_dim ** -1/4: with the scale head_dim ** -1/2 the score of the direction with itself is 1
-    return PlotInputs(frozen, heads, length, position.causal_only, signs * head_dim**-0.25, levels)
+    steps = None
+    if "clock" in position.effects:
+        embed_dim = next((n for part in frozen.parts if (n := getattr(part, "embed_dim", None))), heads * head_dim)
+        x = torch.randn(1, length, embed_dim, generator=generator, dtype=torch.float64)
+        steps = evaluate.evaluate_clock(frozen, x, heads)
+    return PlotInputs(frozen, heads, length, position.causal_only, signs * head_dim**-0.25, levels, steps)
 
 
 def _infer_sizes(position: Position, heads: int | None, head_dim: int | None) -> tuple[int, int]:
@@ -116,7 +123,10 @@ def compute_effect(inputs: PlotInputs) -> Effect:
     distance = layout.distance().double()
     score_scale = evaluate.evaluate(inputs.position, "score_scale", distance, inputs.heads, layout.length_of)
     bias = evaluate.evaluate(inputs.position, "bias", distance, inputs.heads, layout.length_of)
-    if not hooks & {"score_scale", "bias"} or hooks & {"embed", "rotate", "content_bias"}:
+    if inputs.steps is not None:
+        accumulated = run_clock(inputs.steps, layout).bias(torch.float64).transpose(0, 1)
+        bias = accumulated if bias is None else bias + accumulated
+    if not hooks & {"score_scale", "bias", "clock"} or hooks & {"embed", "rotate", "content_bias"}:
         values, label = _compute_logits(inputs, layout, score_scale, bias) - 1, "change of the logit\nfor equal content"
     elif score_scale is None:
         assert bias is not None
@@ -151,7 +161,7 @@ def compute_attention(inputs: PlotInputs) -> tuple[Tensor, Tensor]:
     values = torch.zeros(1, inputs.heads, inputs.length, value_dim, dtype=torch.float64)
     _, weights = attend(
         inputs.content(ones), inputs.content(inputs.levels), values, position=without_embedding(inputs.position),
-        causal=True, backend="reference", return_weights=True,
+        clock=inputs.steps, causal=True, backend="reference", return_weights=True,
     )  # fmt: skip
     return torch.softmax(score, -1), weights[0]
 

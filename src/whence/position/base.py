@@ -12,9 +12,11 @@ hook                               returns                               used by
 ``content_bias(rows)``             score terms ``[B, H, T, S]``          Shaw, CoPE, DAPE, GRAPE-A
 ``value_bias(weights, rows)``      output terms ``[B, H, T, E]``         Shaw
 ``sink(position, length)``         ``[n]`` or ``[heads, n]``, logits     StableMask, Sink
+``clock(x)``                       ``[B, heads, T]``, steps              ForgetGate, DataDependentAlibi
 =================================  ====================================  ===============================
 
-The logit of query i and key j is ``(scale * q_i.k_j + content_bias) * score_scale + bias``, divided by the temperature.
+The logit of query i and key j is ``(scale * q_i.k_j + content_bias) * score_scale + bias + C_i - C_j``, divided by the
+temperature. C is the running sum of the clock's steps, so ``C_i - C_j`` adds up the steps of the tokens after j up to i.
 The sink is one more logit in each row's softmax; it has no value vector. The sinks of a sum are joined: each takes its own
 share of the row.
 
@@ -39,7 +41,7 @@ from whence.errors import WhenceError, usage_error
 from whence.position.parameter import format_setting
 from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
 
-HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink")
+HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay")
 LENGTHS = ("context", "query", "sequence")
 
@@ -213,6 +215,15 @@ class Position(nn.Module):
         """One extra logit per query row, without a value vector, at n query positions: ``[n]`` or ``[heads, n]``."""
         return None
 
+    def clock(self, x: Tensor) -> Tensor | None:
+        """The step of the clock at each token of the layer input x ``[B, T, embed_dim]``: ``[B, heads, T]``, at least float32.
+
+        Attention adds ``C_i - C_j`` to the score of query i and key j, where C is the running sum of the steps of the
+        real tokens of a segment in the order of their positions. A step depends on its own token alone; a cache stores it
+        beside the key.
+        """
+        return None
+
     # --- optional, for faster kernels; ``whence.check`` compares them with the hooks -------------------------------------
 
     def parameter_gradients(self, distance: Tensor, length: Any) -> HookGradients | None:
@@ -359,6 +370,9 @@ class Sum(Position):
     def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
         return _add_terms([part.value_bias(weights, rows) for part in self.parts if "value_bias" in part.effects])
 
+    def clock(self, x: Tensor) -> Tensor | None:
+        return _add_terms([part.clock(x) for part in self.parts if "clock" in part.effects])
+
     def __repr__(self) -> str:
         return " + ".join(repr(part) for part in self.parts)
 
@@ -420,7 +434,7 @@ def _require_compatible(parts: tuple[Position, ...]) -> None:
             "build a second instance with parameters of its own",
         )
     _require_single_width(parts)
-    for attribute, of in (("head_dim", parts), ("value_dim", parts), ("embed_dim", _at_input(parts))):
+    for attribute, of in (("head_dim", parts), ("value_dim", parts), ("embed_dim", _on_inputs(parts))):
         _require_common(attribute, of, parts)
     # torch.compile traces this inside attached models; it cannot follow a name that a comprehension assigns
     head_dims = [part.head_dim for part in parts if getattr(part, "head_dim", None) is not None]
@@ -451,8 +465,9 @@ def _require_single_width(parts: tuple[Position, ...]) -> None:
             )
 
 
-def _at_input(parts: tuple[Position, ...]) -> tuple[Position, ...]:
-    return tuple(part for part in parts if "embed" in part.effects)
+def _on_inputs(parts: tuple[Position, ...]) -> tuple[Position, ...]:
+    """The parts that receive the layer input."""
+    return tuple(part for part in parts if part.effects & {"embed", "clock"})
 
 
 def _require_common(attribute: str, of: tuple[Position, ...], parts: tuple[Position, ...]) -> None:

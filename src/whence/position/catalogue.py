@@ -15,6 +15,7 @@ from whence.position.cope import Cope
 from whence.position.dape import Dape
 from whence.position.epar import Epar
 from whence.position.fire import Fire
+from whence.position.forget_gate import DataDependentAlibi, ForgetGate
 from whence.position.free_table import FreeTable
 from whence.position.grape import GrapeA
 from whence.position.kerple import Kerple
@@ -43,8 +44,10 @@ __all__ = [
     "Alibi",
     "Cope",
     "Dape",
+    "DataDependentAlibi",
     "Epar",
     "Fire",
+    "ForgetGate",
     "FreeTable",
     "GrapeA",
     "Kerple",
@@ -99,6 +102,8 @@ SHORT_NAMES = {
     "sink": "Sink()",
     "logn": "LogTemperature()",
     "ssmax": "ScalableSoftmax()",
+    "forget": "ForgetGate()",
+    "data-alibi": "DataDependentAlibi()",
 }
 
 
@@ -143,4 +148,6 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Sink", lambda h, d: Sink(h), "a learned extra logit without a value vector", "arXiv 2309.17453"),
     Entry("LogTemperature", lambda h, d: LogTemperature(original=4), "queries multiplied by a logarithm of their position, stepwise", "Llama 4 in transformers"),
     Entry("ScalableSoftmax", lambda h, d: ScalableSoftmax(h, intercept=True), "queries multiplied by a learned multiple of the logarithm of their position", "arXiv 2501.19399"),
+    Entry("ForgetGate", lambda h, d: ForgetGate(h * d, h), "a learned gate per token; a key fades with every gate after it", "arXiv 2503.02130"),
+    Entry("DataDependentAlibi", lambda h, d: DataDependentAlibi(h * d, h), "the same gates, near 1 at the start", "x-transformers"),
 )  # fmt: skip

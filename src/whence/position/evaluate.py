@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence import hook_outputs
+from whence import hook_outputs, torch_modes
 from whence.position.base import Position, Rows, combine_outputs
 
 #: maps a part to the length that its hooks receive: None, a number, or a tensor that broadcasts to the distances
@@ -63,6 +63,25 @@ def evaluate_value_bias(position: Position, weights: Tensor, rows: Rows, shape: 
             answer = hook_outputs.call_on_tensors(f"{name}.value_bias", part.value_bias, weights, rows)
             term = hook_outputs.require_shape(name, "value_bias", answer, shape).to(weights.dtype)
             total = term if total is None else total + term
+    return total
+
+
+def evaluate_clock(position: Position, x: Tensor, heads: int | None) -> Tensor | None:
+    """The sum of ``clock`` over all parts, ``[B, heads, T]`` in at least float32; None when no part has the hook.
+
+    ``heads``: the number of query heads; None where it is not known, and the hook's own is taken.
+    """
+    total: Tensor | None = None
+    for part in position.parts:
+        if "clock" in part.effects:
+            name = type(part).__name__
+            with torch_modes.without_autocast(x):  # a step of few digits would be summed over the whole length
+                answer = hook_outputs.call_on_tensors(f"{name}.clock", part.clock, x)
+            if heads is None and isinstance(answer, Tensor) and answer.ndim == 3:
+                heads = answer.shape[1]
+            steps = hook_outputs.require_shape(name, "clock", answer, (x.shape[0], heads or 1, x.shape[1]))
+            steps = steps.to(torch.promote_types(steps.dtype, torch.float32))
+            total = steps if total is None else total + steps
     return total
 
 
