@@ -178,6 +178,7 @@ SLIDERS: dict[str, tuple[str, tuple[Slider, ...]]] = {
         (choices("original", (2, 4, 8, 16, 32), 4), even("scale", 0, 1, 0.1)),
     ),
     "ScalableSoftmax": ("ScalableSoftmax(s={s}, intercept=True)", (even("s", 0, 1.2, 0.168),)),
+    "DataDependentAlibi": ("DataDependentAlibi(b={b})", (even("b", 0, 8, 5.0),)),
 }  # fmt: skip
 
 COMPOSITIONS: tuple[Exhibit, ...] = (
