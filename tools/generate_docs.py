@@ -223,7 +223,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "mending.md": {"cures": cures},
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
-        "discovering.md": {"planted": lambda: planted_curves(records.read(folder / "discovery.json"))},
+        "discover.md": {"planted": lambda: planted_curves(records.read(folder / "discovery.json"))},
         "api.md": {"api": api},
     }
 

@@ -27,10 +27,10 @@ def kind_of(candidate: Candidate, heads: tuple[int, ...] = (0,), hook: str = "bi
     return Kind(heads, Naming(heads, (Ranked(fit, 0.0, 0.0, 0.0, 0.0),)))
 
 
-def make(text: str) -> whence.Position:
+def make(text: str, **arguments: int) -> whence.Position:
     names: dict = {}
     exec(compile(text, "mechanism", "exec"), names)
-    return names["Discovered"]().double()
+    return names["Discovered"](**arguments).double()
 
 
 def hook_values(position: whence.Position, hook: str) -> np.ndarray:
@@ -63,6 +63,32 @@ def test_a_file_of_several_kinds_is_short_and_passes_the_checks(tmp_path) -> Non
         for row, head in enumerate(kind.heads):
             wanted = kind.naming.fit.evaluate(D)[row]
             np.testing.assert_allclose(got[head] - got[head, 0], wanted - wanted[0], atol=1e-5)
+
+
+def test_layers_with_different_kinds_and_both_hooks() -> None:
+    named = {shape.name: Candidate((shape,)) for shape in SHAPES}
+    bias = [kind_of(named["power"], (0, 3)), kind_of(named["oscillation"], (1,)), kind_of(Candidate(), (2,))]
+    scale = [kind_of(named["exponential"], (0, 1, 3), "scale"), kind_of(Candidate(), (2,), "scale")]
+    text = format_mechanism([*bias, *scale], layers=2)
+    for layer in (0, 1, 2):  # a third layer has the values of the first
+        position = make(text, layer=layer)
+        whence.check(position)
+        for hook, kinds in (("bias", bias), ("scale", scale)):
+            got = hook_values(position, hook)
+            for kind in kinds:
+                for row, head in enumerate(kind.heads):
+                    if head // 2 != layer % 2:
+                        continue
+                    wanted = kind.naming.fit.evaluate(D)[row]
+                    if hook == "bias":
+                        np.testing.assert_allclose(got[head % 2] - got[head % 2, 0], wanted - wanted[0], atol=1e-5)
+                    else:
+                        np.testing.assert_allclose(got[head % 2], wanted / wanted[0], atol=1e-5)
+    assert "layer 0, head 0; layer 1, head 1: power" in text
+    nothing = make(format_mechanism([kind_of(Candidate(), (0, 1), "scale")]))
+    assert (hook_values(nothing, "scale") == np.ones((2, len(D)))).all()
+    with pytest.raises(WhenceError, match=r"layers.*3 for 8 heads.*number of layers"):
+        format_mechanism([*bias, *scale], layers=3)
 
 
 def test_an_existing_file_is_not_replaced(tmp_path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import typer
 
-from whence.cli import bench, compare, doctor, mend, probe, report, show, studies, tokenize
+from whence.cli import bench, compare, discover, doctor, mend, probe, report, show, studies, tokenize
 from whence.cli import run as run_command
 from whence.errors import Terminated, WhenceError
 from whence.plugins import COMMANDS, entry_points, require_unique
@@ -50,6 +50,7 @@ app.command("report", help=report.HELP, epilog=report.EXAMPLES)(report.report)
 app.command("show", help=show.HELP, epilog=show.EXAMPLES)(show.show)
 app.command("probe", help=probe.HELP, epilog=probe.EXAMPLES)(probe.probe)
 app.command("mend", help=mend.HELP, epilog=mend.EXAMPLES)(mend.mend)
+app.command("discover", help=discover.HELP, epilog=discover.EXAMPLES)(discover.discover)
 app.command("bench", help=bench.HELP, epilog=bench.EXAMPLES)(bench.bench)
 app.command("doctor", help=doctor.HELP, epilog=doctor.EXAMPLES)(doctor.doctor)
 

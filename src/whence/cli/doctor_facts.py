@@ -30,6 +30,7 @@ PURPOSES = {
     "peft": "adapters that cures train and load",
     "bench": "benchmarks through lm-evaluation-harness",
     "docs": "the documentation as a site",
+    "discover": "symbolic regression as challenger of whence discover",
 }
 #: what each data set is for, and the path in the data folder that shows that it is there
 DATA_SETS = {

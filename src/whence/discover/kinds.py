@@ -28,10 +28,17 @@ class Kind:
     def name(self) -> str:
         return self.naming.name
 
-    def describe(self) -> str:
+    def label_heads(self, heads: int | None = None) -> str:
+        """The heads in words. ``heads`` is the number in a layer, if they are numbered through several layers."""
+        if heads is None:
+            return f"head{'s' if len(self.heads) > 1 else ''} {', '.join(map(str, self.heads))}"
+        layers = sorted({head // heads for head in self.heads})
+        own = {layer: [str(head % heads) for head in self.heads if head // heads == layer] for layer in layers}
+        return "; ".join(f"layer {layer}, head{'s' if len(o) > 1 else ''} {', '.join(o)}" for layer, o in own.items())
+
+    def describe(self, heads: int | None = None) -> str:
         """The heads and the formula of the first of them."""
-        heads = ", ".join(map(str, self.heads))
-        return f"head{'s' if len(self.heads) > 1 else ''} {heads}: {self.name}; {self.naming.fit.describe()}"
+        return f"{self.label_heads(heads)}: {self.name}; {self.naming.fit.describe()}"
 
 
 def discover(curves: Curves, *, pairs: bool = True) -> list[Kind]:

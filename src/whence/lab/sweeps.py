@@ -96,6 +96,17 @@ def build_tuning_study(study: Study, sweep: Sweep, seeds: int = 1) -> Study:
             if name in arm.model or name in arm.budget:
                 got = f"{name}, which the arm {arm.name!r} sets itself"
                 raise usage_error(OPTION, got, "a sweep chooses a setting for every arm", f"remove {name} from the arm")
+    arms = tuple(
+        replace(apply_settings(arm, own), name=f"{arm.name}; {describe_settings(own)}")
+        for arm in study.arms
+        for own in list_combinations(sweep)
+    )
+    question = f"Which values of {' and '.join(sweep)} are best for each arm?"
+    return build_validation_study(study, f"{study.name}-tuning", question, arms, seeds)
+
+
+def build_validation_study(study: Study, name: str, question: str, arms: tuple[Arm, ...], seeds: int = 1) -> Study:
+    """A study of other arms on the validation split of a study's task alone, with seeds that no comparison uses."""
     digest = hash_source_file(find_task_class(study.task))
     is_own = find_task_class(study.task).__module__.partition(".")[0] not in OWN_PACKAGES
     settings: dict[str, Any] = {
@@ -105,14 +116,9 @@ def build_tuning_study(study: Study, sweep: Sweep, seeds: int = 1) -> Study:
         "sha256": (digest or "") if is_own else "",
     }
     first = max(FIRST_SEED, max(study.seeds) + 1)
-    arms = tuple(
-        replace(apply_settings(arm, own), name=f"{arm.name}; {describe_settings(own)}")
-        for arm in study.arms
-        for own in list_combinations(sweep)
-    )
     return Study(
-        name=f"{study.name}-tuning",
-        question=f"Which values of {' and '.join(sweep)} are best for each arm?",
+        name=name,
+        question=question,
         task=TUNING_TASK,
         task_settings=settings,
         model=study.model,

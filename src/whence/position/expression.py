@@ -53,6 +53,7 @@ class ModelDims:
         context: length of the training inputs.
         causal: whether the attention is causal.
         max_length: the number of positions that occur; ``None`` for 8 times the context plus 1.
+        layer: index of the layer, for a mechanism whose layers differ.
     """
 
     heads: int
@@ -61,6 +62,7 @@ class ModelDims:
     context: int
     causal: bool = True
     max_length: int | None = None
+    layer: int = 0
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -68,7 +70,7 @@ class ModelDims:
         max_length = EXTRAPOLATION_FACTOR * self.context + 1 if self.max_length is None else self.max_length
         return {
             "heads": self.heads, "head_dim": self.head_dim, "embed_dim": self.embed_dim, "context": self.context,
-            "causal": self.causal, "max_length": max_length,
+            "causal": self.causal, "max_length": max_length, "layer": self.layer,
         }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -164,7 +164,7 @@ class Task(ABC):
         spec = ModelSpec(**(defaults | dict(settings)))
         dims = ModelDims(spec.heads, spec.effective_head_dim, spec.embed_dim, self.context, kind == "decoder")
         # all arms of a seed start from the same weights, apart from the parameters of their positions
-        return build(spec, lambda layer: arm.build(dims), seed=seed)
+        return build(spec, lambda layer: arm.build(replace(dims, layer=layer)), seed=seed)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """The model's scores before the softmax. Log-probabilities work too: the softmax leaves them unchanged."""

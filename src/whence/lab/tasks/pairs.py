@@ -147,9 +147,11 @@ class PairsTask(Task):
         both_ways = replace(causal, causal=False)
         return build_encoder_decoder(
             spec,
-            lambda layer: arm.build(causal),
-            encoder_position=lambda layer: arm.build(both_ways),
-            cross_position=None if self.cross_position == "none" else lambda layer: arm.build(both_ways),
+            lambda layer: arm.build(replace(causal, layer=layer)),
+            encoder_position=lambda layer: arm.build(replace(both_ways, layer=layer)),
+            cross_position=None
+            if self.cross_position == "none"
+            else lambda layer: arm.build(replace(both_ways, layer=layer)),
             seed=seed,
         )
 

@@ -10,7 +10,7 @@ The split ``shuffled`` has the questions of ``test`` with the sentences of each 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -156,7 +156,7 @@ class QuestionAnswering(Task):
         defaults: dict[str, Any] = {"kind": "encoder", "vocab_size": self.vocab_size, "num_classes": 2}
         spec = ModelSpec(**(defaults | dict(settings)))
         dims = ModelDims(spec.heads, spec.effective_head_dim, spec.embed_dim, self.context, causal=False)
-        return build(spec, lambda layer: arm.build(dims), seed=seed)
+        return build(spec, lambda layer: arm.build(replace(dims, layer=layer)), seed=seed)
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         """Logits of the start and of the end over the tokens, ``[B, 2, T]``; tokens that cannot be an answer have the least."""

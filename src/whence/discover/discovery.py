@@ -1,0 +1,186 @@
+"""Name the free tables of trained models, and store the result as a record.
+
+The record ``discovery.json`` holds the learned tables, the kinds of heads with their rankings, the challenger and the text of the
+mechanism. It belongs to the tables: it is used again only for the same values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence import records
+from whence.discover.challenger import Search, challenge
+from whence.discover.curves import Curves, read_tables
+from whence.discover.fitting import NO_EFFECT
+from whence.discover.kinds import Kind, discover
+from whence.discover.mechanism_file import format_mechanism
+from whence.errors import usage_error
+from whence.lab import checkpoints
+from whence.lab.results import load_arm_records
+from whence.lab.study import Run, Study
+from whence.lab.study_folder import weights_path
+from whence.lab.study_task import build_model, load_task
+
+RECORD, MECHANISM, PAGE = "discovery.json", "discovered.py", "report.html"
+CLASS_NAME = "Discovered"
+FINE = 96  # points of a drawn formula
+
+
+def load_curves(study: Study, folder: Path) -> tuple[dict[str, Curves], dict[str, Any]]:
+    """The tables of a finished study by hook, with the heads of all layers in one row, and facts about the models.
+
+    Seeds that diverged are left out.
+    """
+    task = load_task(study)
+    done = [one["seed"] for one in load_arm_records(study, study.arms[0], folder) if one["result"]["status"] == "done"]
+    models = []
+    for seed in done:
+        run = Run(study, study.arms[0], seed)
+        model = build_model(run, task)
+        checkpoints.load_weights(weights_path(run, folder), model)
+        models.append(model)
+    if len(models) < 2:
+        raise usage_error(
+            "whence discover",
+            f"{len(models)} seeds with tables in {folder}",
+            "the uncertainty of a curve comes from at least 2 seeds",
+            "pass more --seeds, or a lower --lr if seeds diverged",
+        )
+    layers = int({**study.model}.get("layers", 2))
+    hooks = [hook for hook in ("bias", "scale") if hook in study.arms[0].position.partition("max_distance")[0]]
+    curves = {}
+    for hook in hooks:
+        own = [read_tables(models, hook, layer, task.context - 1) for layer in range(layers)]
+        curves[hook] = Curves(own[0].distances, np.concatenate([one.values for one in own], 1), hook)
+    heads = curves[hooks[0]].heads // layers
+    return curves, {"layers": layers, "heads": heads, "context": task.context, "seeds": done}
+
+
+def hash_curves(curves: Mapping[str, Curves]) -> str:
+    """A hash of tables, which their record must have."""
+    digest = hashlib.sha256()
+    for hook, own in curves.items():
+        digest.update(hook.encode())
+        digest.update(own.distances.tobytes())
+        digest.update(own.values.round(9).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def name_curves(
+    curves: Mapping[str, Curves],
+    layers: int,
+    *,
+    pairs: bool = True,
+    search: Search | None = None,
+    on_phase: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """The kinds of heads of each hook and the mechanism, as plain JSON.
+
+    Args:
+        curves: learned values by hook; the heads of all layers are in one row.
+        layers: number of layers.
+        pairs: also try sums and products of two shapes.
+        search: the size of the challenger's search; None for no challenger.
+        on_phase: called with a text when a part of the work begins.
+    """
+    hooks, every = {}, []
+    for hook, own in curves.items():
+        on_phase(f"naming the {hook} of {own.heads} heads")
+        kinds = discover(own, pairs=pairs)
+        every += kinds
+        listed = []
+        for number, kind in enumerate(kinds):
+            if search is not None:
+                on_phase(f"challenger of kind {number + 1} of {len(kinds)}, {hook}: {kind.name}")
+            listed.append(_describe_kind(kind, own, own.heads // layers, search))
+        hooks[hook] = {
+            "distances": own.distances.tolist(),
+            "values": own.values.round(6).tolist(),
+            "mean": own.mean.tolist(),
+            "standard_error": own.standard_error.tolist(),
+            "correlation": own.correlation,
+            "kinds": listed,
+        }
+    return {
+        "hooks": hooks,
+        "no_effect": all(kind.name == NO_EFFECT for kind in every),
+        "mechanism": format_mechanism(every, CLASS_NAME, layers),
+    }
+
+
+def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None) -> dict[str, Any]:
+    fine = np.geomspace(1, 1 + curves.distances[-1], FINE) - 1
+    strongest = max(kind.heads, key=lambda head: float(np.ptp(curves.mean[head])))
+    row = kind.heads.index(strongest)
+    shown = {
+        "heads": list(kind.heads),
+        "label": kind.label_heads(heads if heads < curves.heads else None),
+        "name": kind.name,
+        "strongest": strongest,
+        "formula": kind.naming.fit.describe(row),
+        "values": kind.naming.fit.values,
+        "ranking": [
+            {
+                "name": one.fit.name, "formula": one.fit.describe(row), "bits": one.bits, "held_out": one.held_out,
+                "excess": one.excess, "margin": one.margin, "predicts": one.predicts,
+            }
+            for one in kind.naming.ranking
+        ],
+        "fitted": {"distances": fine.tolist(), "values": kind.naming.fit.evaluate(fine).tolist()},
+    }  # fmt: skip
+    if search is not None:
+        shown["challenger"] = challenge(curves, strongest, kind.naming.fit, search)
+    return json.loads(json.dumps(shown))
+
+
+def load_or_name(
+    path: Path,
+    curves: Mapping[str, Curves],
+    facts: Mapping[str, Any],
+    study: Study,
+    smoothness: Mapping[str, Any],
+    *,
+    search: Search | None,
+    on_phase: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """The record of a discovery, after it was computed if it does not exist."""
+    tables = hash_curves(curves)
+    if records.exists(path):
+        record = records.read(path)
+        if record.get("tables") != tables:
+            raise usage_error(
+                "whence discover",
+                f"{path} of other tables",
+                "a record belongs to the tables that it names",
+                "move the file away, or choose another --out",
+            )
+        return record
+    named = name_curves(curves, facts["layers"], search=search, on_phase=on_phase)
+    record = {
+        "tables": tables, "hash": study.hash, "spec": study.spec(), "smoothness": dict(smoothness), **facts, **named,
+        "command": records.rerun_command(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "environment": records.describe_environment(_packages(search)),
+    }  # fmt: skip
+    records.write(path, json.loads(json.dumps(record)))
+    return records.read(path)
+
+
+def _packages(search: Search | None) -> Sequence[str]:
+    return ("torch", "numpy", "scipy", *(("gplearn", "scikit-learn") if search is not None else ()))
+
+
+def write_mechanism_file(record: Mapping[str, Any], path: Path) -> Path:
+    """Write the mechanism of a record. A file that was edited is not replaced."""
+    if path.exists() and path.read_text("utf-8") != record["mechanism"]:
+        raise usage_error(
+            "whence discover", f"{path}, which was edited", "it is the mechanism that was named", "rename your file"
+        )
+    records.write_text(path, record["mechanism"])
+    return path

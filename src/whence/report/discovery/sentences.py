@@ -1,0 +1,51 @@
+"""What a discovery says, in sentences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from whence.report.formatting import format_number
+
+
+def answer(record: dict[str, Any]) -> list[str]:
+    """One sentence for each kind of head.
+
+    >>> kind = {"label": "heads 0, 1", "name": "linear", "formula": "bias = -0.1 * d"}
+    >>> answer({"hooks": {"bias": {"kinds": [kind]}}})
+    ['Heads 0, 1: linear, bias = -0.1 * d.']
+    """
+    lines = []
+    for hook, curves in record["hooks"].items():
+        for kind in curves["kinds"]:
+            label = kind["label"].capitalize()
+            if kind["name"] == "no effect":
+                lines.append(f"{label}: no effect of the {hook}.")
+            else:
+                lines.append(f"{label}: {kind['name']}, {kind['formula']}.")
+    return lines
+
+
+def describe_smoothness(record: dict[str, Any]) -> str:
+    """How the smoothness of the tables was chosen."""
+    chosen = record["smoothness"]
+    if not chosen.get("tries"):
+        return f"The smoothness of the tables was set to {chosen['chosen']:g}."
+    tried = ", ".join(
+        f"{one['smoothness']:g}: {format_number(one['mean'], 3) if one['mean'] is not None else 'failed'}"
+        for one in chosen["tries"]
+    )
+    return f"The smoothness {chosen['chosen']:g} of the tables was chosen by {chosen['metric']} on {chosen['split']} data ({tried})."
+
+
+def describe_challenger(kind: dict[str, Any]) -> str:
+    """The best expression of gplearn beside the named formula; empty without one."""
+    one = kind.get("challenger")
+    if one is None:
+        return ""
+    own, named = one["expression"], one["named"]
+    verdict = "It wins in both" if one["wins"] else "It does not win in both"
+    return (
+        f"Challenger gplearn, x = 1 + d: {own['text']}. {format_number(own['bits'], 1)} bits and held-out error "
+        f"{format_number(own['held_out'], 2)}, against {format_number(named['bits'], 1)} bits and "
+        f"{format_number(named['held_out'], 2)} of the formula on the same head. {verdict}."
+    )

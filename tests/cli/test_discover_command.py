@@ -1,0 +1,100 @@
+"""``whence discover``: from options to records, a mechanism and a report."""
+
+import json
+
+import pytest
+
+import whence
+from whence.discover import challenger, discovery, studies
+from whence.position.expression import ModelDims, build_position
+
+SMALL = [
+    "--task", "recall", "--quick", "--seeds", "2", "--steps", "2", "--heads", "2", "--embed-dim", "8", "--ffn-dim", "8", "--lengths", "1x,2x",
+    "--no-challenger", "--jobs", "1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options, parts",
+    [
+        (["--task", "flurb"], ("flurb", "unknown")),
+        (["--task", "lm", "--acts-on", "rotation"], ("--acts-on", "'rotation'", "pass bias")),
+        (["--smoothness", "0,-1"], ("--smoothness", "'0,-1'", "0,0.003")),
+        (["--budget", "soon"], ("--budget", "'soon'", "20m")),
+        (["--task", "lm", "--context", "4"], ("4 tokens", "at least 10", "--context")),
+        (["--data", "missing.txt"], ("--data", "missing.txt", "check the path")),
+        (["--tokens", "bytes"], ("--tokens", "no --data", "add --data")),
+    ],
+)
+def test_wrong_input_is_one_line_before_any_work(run_whence, tmp_path, options, parts):
+    done = run_whence("discover", *options)
+    assert done.returncode == 2 and all(part in done.stderr for part in parts)
+    assert "Traceback" not in done.stderr and not (tmp_path / "build").exists()
+
+
+def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, monkeypatch):
+    monkeypatch.setattr(studies, "RIVALS", ("alibi",))
+    monkeypatch.setitem(studies.QUICK_TASK_SETTINGS, "recall", {"tokens": 16, "symbols": 4, "interval": 4, "items": 8})
+    stopped = run_whence("discover", *SMALL, "--budget", "0.001s")
+    assert stopped.returncode == 0 and "run the command again to resume" in stopped.stderr
+    done = run_whence("discover", *SMALL, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [part in done.stderr for part in ("1 of 4", "2 of 4", "3 of 4", "4 of 4")] == [True] * 4
+    assert sorted(document["studies"][0]["comparison"]["arms"]) == ["alibi", "table"]
+    assert len(document["studies"]) == 2 and document["smoothness"]["chosen"] in (0.0, 0.01)
+    heads = sorted(head for kind in document["kinds"]["bias"] for head in kind["heads"])
+    assert heads == [0, 1]
+    position = build_position(f"{tmp_path / document['mechanism']}:Discovered()", ModelDims(2, 4, 8, 16))
+    whence.check(position)
+    page = (tmp_path / document["report"]).read_text()
+    assert "Ranking" in page and "Which formula" in page and "alibi" in page and "src=" not in page
+    again = run_whence("discover", *SMALL, "--json")
+    assert json.loads(again.stdout)["kinds"] == document["kinds"] and "naming" not in again.stderr
+    edited = tmp_path / document["mechanism"]
+    edited.write_text(edited.read_text() + "# mine\n")
+    refused = run_whence("discover", *SMALL)
+    assert refused.returncode == 2 and "edited" in refused.stderr and "rename your file" in refused.stderr
+
+
+def test_the_smoothness_with_the_best_validation_value_is_chosen(monkeypatch, tmp_path):
+    tables = studies.build_tables_study("recall", "bias", 2, settings={"steps": 2}, quick=True)
+    tuning = studies.build_smoothness_study(tables, (0.0, 0.01), 2)
+    found = {"smoothness=0": 0.2, "smoothness=0.01": 0.7}
+    monkeypatch.setattr(studies, "read_value", lambda run, folder: found[run.arm.name])
+    chosen, record = studies.choose_smoothness(tables, tuning, tmp_path, (0.0, 0.01))
+    assert record["chosen"] == 0.01 and "smoothness=0.01" in chosen.arms[0].position  # recall: higher is better
+    monkeypatch.setattr(studies, "read_value", lambda run, folder: None)
+    with pytest.raises(whence.errors.WhenceError, match=r"smoothness.*failed or diverged.*other values"):
+        studies.choose_smoothness(tables, tuning, tmp_path, (0.0, 0.01))
+    comparison = studies.build_comparison(chosen, tmp_path / "discovered.py")
+    assert [arm.name for arm in comparison[0].arms] == ["discovered", "table", "epar", "alibi", "power", "rotary"]
+    assert [study.decision.split for study in comparison] == ["test", "16x"]
+    assert all(study.decision.baseline == "discovered" and study.comparisons == 10 for study in comparison)
+
+
+def test_a_record_of_other_tables_is_refused(tmp_path):
+    import numpy as np
+
+    from whence.discover import Curves
+
+    curves = {"bias": Curves(np.arange(10.0), np.random.default_rng(0).normal(size=(3, 1, 10)))}
+    path = tmp_path / "discovery.json"
+    path.write_text('{"tables": "other"}')
+    with pytest.raises(whence.errors.WhenceError, match=r"discovery\.json of other tables.*--out"):
+        discovery.load_or_name(path, curves, {"layers": 1}, None, {}, search=None)
+
+
+def test_the_challenger_meets_the_named_formula_on_held_out_knots():
+    pytest.importorskip("gplearn")
+    import numpy as np
+
+    from whence.discover import Curves, name_formula
+
+    d = np.arange(12.0)
+    curves = Curves(d, -0.4 * np.log1p(d) + 0.02 * np.random.default_rng(0).normal(size=(3, 1, 12)))
+    naming = name_formula(curves, pairs=False)
+    found = challenger.challenge(curves, 0, naming.fit, challenger.Search(30, 3))
+    assert set(found["expression"]) >= {"text", "bits", "held_out"} and len(found["curve"]) == 12
+    assert found["wins"] == all(found["expression"][key] < found["named"][key] for key in ("bits", "held_out"))
+    assert found["named"]["held_out"] < 5
