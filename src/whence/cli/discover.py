@@ -171,19 +171,19 @@ def parse_smoothness(text: str) -> tuple[float, ...]:
 def choose_task(task: str | None, data: str | None, **options: Any) -> tuple[str, dict[str, Any] | None]:
     """The task and its settings; None for its defaults."""
     from whence.discover.studies import LANGUAGE_MODELLING
-    from whence.lab import default_studies, tasks
+    from whence.lab import data_options, tasks
 
     name = LANGUAGE_MODELLING if task == "lm" else task
     if data is not None:
         chosen = () if name in (None, LANGUAGE_MODELLING) else (name,)
-        found, settings = default_studies.file_task(data, chosen, **options)
+        found, settings = data_options.file_task(data, chosen, **options)
         if chosen and found != chosen[0]:
             raise usage_error("--task", repr(task), "the task reads no data of its own", "leave out --task or --data")
         return found, settings
     given = {option: value for option, value in options.items() if value is not None}
     name = name or LANGUAGE_MODELLING
     tasks.find_task_class(name)
-    return name, default_studies.assign_options((name,), given).get(name)
+    return name, data_options.assign_options((name,), given).get(name)
 
 
 def train(study: Study, out: Path, jobs: int | None, deadline: float, title: str) -> Path | None:
