@@ -14,8 +14,9 @@ FIGURES = {
     "epar": {"epar_when.png": "EPAR beside other positions, by task, noise and length"},
     "survey": {
         "probe.png": "SmolLM2-135M-Instruct: accuracy by the position of the answer",
-        "probe-why.png": "What the curve depends on, in nine panels",
+        "probe-why.png": "What the curve depends on, in ten panels",
         "growth.png": "Positional channels of the hidden states, layer by layer",
+        "trough.png": "A fact in SmolLM2 at every distance: attention to it follows the oscillation of rotary position, its answer does not",
     },
     "pointer": {"next_location.png": "Learned bias over the distance to the last visit, for each arm"},
 }
