@@ -157,3 +157,8 @@ def test_a_gpu_is_described_and_one_that_torch_cannot_use_is_broken(doctor, monk
 def test_show_draws(run_whence, tmp_path):
     done = run_whence("show", "alibi")
     assert done.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000
+    found = json.loads(run_whence("show", "kerple", "--json", "--out", "kerple.svg").stdout)
+    assert (
+        found["command"] == "show" and found["position"].startswith("Kerple(heads=4") and found["image"] == "kerple.svg"
+    )
+    assert found["effects"] == ["bias"] and found["parameters"] == 8

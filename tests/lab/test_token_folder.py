@@ -275,9 +275,12 @@ def test_the_command_prints_the_parts_and_compare_takes_the_folder(tmp_path, row
     from whence.lab.data_options import file_task
 
     out = tmp_path / "tokens"
-    app(["tokenize", str(rows), "--vocab-size", "300", "--out", str(out)], standalone_mode=False)
+    app(["tokenize", str(rows), "--vocab-size", "300", "--out", str(out), "--json"], standalone_mode=False)
     printed = capsys.readouterr()
-    assert "train: 36 documents" in printed.out and f"tokens: {out}" in printed.out
+    found = json.loads(printed.out)
+    assert found["parts"]["train"]["documents"] == 36 and found["folder"] == str(out) and found["vocab_size"] == 300
+    assert found["identity"] == TokenFolder(out).identity
+    assert "train: 36 documents" in printed.err and f"tokens: {out}" in printed.err
     assert "tokenise" in printed.err
     task, settings = file_task(str(out))
     assert task == "packed_text" and settings["sha256"] == TokenFolder(out).identity

@@ -1,6 +1,7 @@
 """The figure of conditions says what the records say: another record, another verdict."""
 
 import csv
+import json
 import random
 from dataclasses import replace
 
@@ -62,8 +63,8 @@ def base(tmp_path):
     return tmp_path
 
 
-def draw_conditions(base):
-    return CliRunner().invoke(app, ["conditions", str(base)])
+def draw_conditions(base, *options):
+    return CliRunner().invoke(app, ["conditions", str(base), *options])
 
 
 def test_a_verdict_flips_with_the_records(base):
@@ -81,7 +82,13 @@ def test_a_verdict_flips_with_the_records(base):
     assert won["group"] == "Length" and won["comparisons"] == "6" and won["seeds"] == "7"
 
     write_study(STUDIES[0], base, {"epar": 0.80, "none": 0.95, "alibi": 0.60})
-    assert draw_conditions(base).exit_code == 0
+    found = json.loads(draw_conditions(base, "--json").stdout)
+    assert found["figure"] == str(base / "conditions.png") and found["table"] == str(base / "conditions.csv")
+    assert [one["condition"] for one in found["conditions"]] == ["short", "long", "none"]
+    assert {cell["against"]: cell["verdict"] for cell in found["conditions"][0]["cells"]} == {
+        "none": "loses",
+        "alibi": "wins",
+    }
     after = cells(base)
     assert after["short", "none"]["verdict"] == "loses"
     assert float(after["short", "none"]["difference"]) == pytest.approx(-15, abs=0.3)

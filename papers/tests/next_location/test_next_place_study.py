@@ -302,6 +302,11 @@ def test_the_command(folder, tmp_path):
     assert "eve: next location" in done.output and "user not in training" in done.output
     assert "pointer " in done.output and (tmp_path / "next.png").stat().st_size > 10_000
     assert "person 1" not in call(weights(folder, "Recency"), path, "--user", "eve", "--out", tmp_path / "n.png").output
+    found = json.loads(call(weights(folder, "Recency"), path, "--json", "--out", tmp_path / "next.csv").stdout)
+    assert found["command"] == "predict" and found["skipped"] == {}
+    person, eve = found["predictions"]
+    assert (person["user"], person["known"], eve["known"]) == ("person 1", True, False) and len(person["places"]) == 5
+    assert sum(visit["weight"] for visit in person["pointer"]) == pytest.approx(1, abs=1e-4)
     refusals = [
         ((weights(folder, "Recency"), path, "--user", "bob"), "users of visits.csv are person 1, eve"),
         ((weights(folder, "Recency"), path, "--day", "soon"), "a day is a whole number or a date"),

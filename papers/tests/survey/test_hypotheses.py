@@ -1,11 +1,13 @@
 """The three hypotheses about positional channels: their rules, their records and their sentences."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from whence import records
+from whence.cli.app import app
 from whence.errors import WhenceError
 from whence.probe import analyses, measurement, run_folder
 from whence.probe.arrays.channels import FITS
@@ -86,13 +88,14 @@ def test_controls_are_of_like_size_and_follow_nothing():
     assert choose_controls(means, 0, 1) == [1]
 
 
-def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
+def test_the_hypotheses_become_records_once(tmp_path, monkeypatch, capsys):
     lm = tiny_random_model(layers=2)
-    results = write_all(lm, tmp_path, SIZES["quick"])
+    folder = tmp_path / lm.name.replace("/", "--")
+    results = write_all(lm, folder, SIZES["quick"])
     assert [record["hypothesis"] for record in results] == ["one-way", "from-mask", "scaling-helps"]
     for record in results:
         assert record["answer"] is None and record["rule"] and record["source"] == "002"  # so few texts decide nothing
-        assert (tmp_path / f"hypothesis-{record['hypothesis']}.json").exists()
+        assert (folder / f"hypothesis-{record['hypothesis']}.json").exists()
     neither = results[1]["numbers"]["arms"]["neither"]
     assert len(neither) == 2 and all("position_share" in half for half in neither)
 
@@ -102,9 +105,16 @@ def test_the_hypotheses_become_records_once(tmp_path, monkeypatch):
     monkeypatch.setattr(
         hypotheses, "EXPERIMENTS", dict.fromkeys(hypotheses.EXPERIMENTS, lambda *arguments, **named: 1 / 0)
     )
-    assert write_all(lm, tmp_path, SIZES["quick"], never) == results
+    assert write_all(lm, folder, SIZES["quick"], never) == results
     with pytest.raises(WhenceError, match=r"hypothesis-one-way\.json of another model"):
-        write_all(tiny_random_model(layers=1), tmp_path, SIZES["quick"], never)
+        write_all(tiny_random_model(layers=1), folder, SIZES["quick"], never)
+    monkeypatch.setattr("whence.probe.probed_model.tiny_random_model", lambda: lm)
+    app(["hypotheses", "--quick", "--out", str(tmp_path), "--json"], standalone_mode=False)
+    output = capsys.readouterr()
+    found = json.loads(output.out)
+    assert found["complete"] and found["folder"] == str(folder) and "records:" in output.err
+    assert [one["hypothesis"] for one in found["hypotheses"]] == ["one-way", "from-mask", "scaling-helps"]
+    assert all(one["answer"] == "undecided" and one["rule"] and one["claim"] for one in found["hypotheses"])
 
 
 @pytest.mark.parametrize("folder", [path.name for path in find_folders(RESULTS, "plan.json")])

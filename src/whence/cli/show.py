@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
+
 HELP = "Draw how a position changes attention."
 EXAMPLES = """Examples:
 
@@ -16,19 +18,24 @@ whence show "Rotary() + Epar(learnable=True)" --heads 4 --out both.png"""
 
 
 def show(
+    ctx: typer.Context,
     position: Annotated[str, typer.Argument(help="Short name, expression, module:Class or ./file.py:Class.")],
     heads: Annotated[int, typer.Option(help="Number of heads.", min=1)] = 4,
     head_dim: Annotated[int, typer.Option(help="Head dimension.", min=2)] = 16,
     context: Annotated[int, typer.Option(help="Context length.", min=2)] = 64,
     out: Annotated[Path, typer.Option(help="Output image.")] = Path("position.png"),
+    as_json: JsonOption = False,
 ) -> None:
     from whence.plotting import show as draw
     from whence.position.expression import ModelDims, build_position
     from whence.records import replace_file
     from whence.report.image_files import require_image_path
 
+    results = ctx.with_resource(json_document("show", as_json))
     require_image_path(out)
     built = build_position(position, ModelDims(heads, head_dim, heads * head_dim, context))
     with replace_file(out) as part:
         draw(built).savefig(part, format=out.suffix[1:].lower())
+    parameters = sum(parameter.numel() for parameter in built.parameters())
+    results.update(position=repr(built), effects=sorted(built.effects), parameters=parameters, image=out)
     print(f"{built}\nimage: {out}")

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
+
 HELP = "Tokenise texts once, for `whence compare --data FOLDER` and pretraining."
 EXAMPLES = """Examples:
 
@@ -26,6 +28,7 @@ Sources: files (.txt, .md, .jsonl, .parquet and others, also as .gz or .xz), fol
 
 
 def tokenize(
+    ctx: typer.Context,
     texts: Annotated[
         list[str], typer.Argument(help="Files, folders, Hugging Face datasets (hf:NAME) or named sources.")
     ],
@@ -41,14 +44,17 @@ def tokenize(
         float, typer.Option(help="Share of the text for each of validation and test, if the sources name no parts.")
     ] = 0.05,
     split_seed: Annotated[int, typer.Option(help="Seed of the choice of held-out documents.", min=0)] = 0,
+    as_json: JsonOption = False,
 ) -> None:
     from whence.cli.progress import phase_progress
     from whence.lab.data.documents import DocumentOptions
     from whence.lab.data.prepare import PrepareSettings, prepare_tokens
 
+    results = ctx.with_resource(json_document("tokenize", as_json))
     settings = PrepareSettings(vocab_size, tokenizer, held_out, split_seed, characters)
     with phase_progress() as progress:
         folder = prepare_tokens(texts, out, settings, DocumentOptions(text_column, document_start), progress)
+    results.update(folder=out, identity=folder.identity, vocab_size=folder.manifest["vocab_size"], parts=folder.parts)
     for part, facts in folder.parts.items():
         print(f"{part}: {facts['documents']:,} documents, {facts['tokens']:,} tokens, {facts['bytes']:,} bytes of text")
     print(f"vocabulary: {folder.manifest['vocab_size']:,} tokens")

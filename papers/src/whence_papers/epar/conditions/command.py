@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
 from whence.errors import usage_error
 
 
 def conditions(
+    ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="Folder with the studies of one question under several conditions.")],
     out: Annotated[Path | None, typer.Option(help="Folder for conditions.png and conditions.csv.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Draw studies with the same arms under several conditions as one figure and one table.
 
@@ -25,12 +29,15 @@ def conditions(
     from whence.lab.results import collect_findings
     from whence.records import find_folders, require_folder
 
+    results = ctx.with_resource(json_document("conditions", as_json))
     require_folder("whence conditions", folder, "studies")
-    write_conditions(collect_findings(find_folders(folder, "study.json"), "", "")["studies"], out or folder)
+    results.update(
+        write_conditions(collect_findings(find_folders(folder, "study.json"), "", "")["studies"], out or folder)
+    )
 
 
-def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
-    """Write conditions.csv and conditions.png."""
+def write_conditions(studies: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
+    """Write conditions.csv and conditions.png, and return their paths and rows."""
     from whence import records
     from whence_papers.epar import conditions as drawing
     from whence_papers.epar.conditions.figure import MIN_STUDIES
@@ -44,6 +51,8 @@ def write_conditions(studies: list[dict[str, Any]], folder: Path) -> None:
             "a figure needs three or more studies that have the same arms, baseline and metric",
             "name a folder of comparable studies",
         )
-    records.write_text(folder / "conditions.csv", drawing.format_csv(drawing.build_rows(studies)))
-    drawing.write_figure(studies, folder / "conditions.png")
-    print(f"conditions: {folder / 'conditions.png'}")
+    rows, table, figure = drawing.build_rows(studies), folder / "conditions.csv", folder / "conditions.png"
+    records.write_text(table, drawing.format_csv(rows))
+    drawing.write_figure(studies, figure)
+    print(f"conditions: {figure}")
+    return {"figure": figure, "table": table, "conditions": [asdict(row) for row in rows]}

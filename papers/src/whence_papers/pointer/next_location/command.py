@@ -6,10 +6,11 @@ import csv
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.json_output import JsonOption, json_document
 from whence.errors import usage_error
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ MAX_SKIPPED_LISTED = 5
 
 
 def predict(
+    ctx: typer.Context,
     weights: Annotated[Path, typer.Argument(help="Weights of a next-location study (.safetensors).")],
     visits: Annotated[Path, typer.Argument(help="CSV file of visits.")],
     user: Annotated[list[str] | None, typer.Option(help="User to predict. Repeatable; default: all.")] = None,
@@ -30,6 +32,7 @@ def predict(
     out: Annotated[
         Path, typer.Option(help="Image file of the pointer weights, or a CSV file of all predictions.")
     ] = Path("prediction.png"),
+    as_json: JsonOption = False,
 ) -> None:
     """Predict the next location of every user in a file of visits, and draw the pointer weights or write a CSV file.
 
@@ -55,6 +58,7 @@ def predict(
     from whence_papers.pointer.next_location.predictor import Predictor
     from whence_papers.pointer.next_location.visits import describe_time_zones, parse_day, read_visits
 
+    results = ctx.with_resource(json_document("predict", as_json))
     to_csv = out.suffix.lower() == ".csv"
     if to_csv:
         require_csv_path(out)
@@ -71,6 +75,7 @@ def predict(
     predictor = Predictor.from_weights(weights, "whence predict")
     predictions = predictor.predict(selected, when, top_k)
     skipped = absent | predictor.skipped_users(selected, when)
+    results.update(file=out, predictions=list(map(describe_prediction, predictions)), skipped=skipped)
     for one in predictions if not to_csv else ():
         print("\n".join(format_prediction(one)))
     for note in (describe_time_zones(selected), describe_day(predictions)):
@@ -114,6 +119,26 @@ def write_csv(path: Path, predictions: Sequence[Prediction], skipped: Mapping[st
                 rows.writerow((one.user, day_cell(one.day), one.next_day, rank, place, f"{share:.6f}", note))
         for name, reason in skipped.items():
             rows.writerow((name, "", "", "", "", "", f"skipped: {reason}"))
+
+
+def describe_prediction(one: Prediction) -> dict[str, Any]:
+    """The prediction of one user for ``--json``. The pointer weights belong to the visits that the model reads."""
+    from whence_papers.pointer.next_location.visits import day_cell
+
+    return {
+        "user": one.user,
+        "known": one.known,
+        "day": day_cell(one.day),
+        "next_day": one.next_day,
+        "places": [{"place": place, "probability": share} for place, share in one.places],
+        "pointer": None
+        if one.weights is None
+        else [
+            {"place": visit.place, "day": day_cell(visit.day), "minute": visit.minute, "weight": weight}
+            for visit, weight in zip(one.history, one.weights, strict=True)
+        ],
+        "generated_share": one.generated_share,
+    }
 
 
 def describe_day(predictions: Sequence[Prediction]) -> str:
