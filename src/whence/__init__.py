@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from whence.checks import CheckFailed, Report, check
     from whence.plotting import show
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: the data that the package carries: claims, committed records and study files
 FOLDER = Path(__file__).parent
