@@ -34,6 +34,27 @@ def test_the_declared_python_versions_begin_with_the_required_one(path):
     assert (path.parent / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+@pytest.mark.parametrize("path", PROJECTS, ids=["whence", "papers"])
+def test_the_page_of_a_package_index_needs_no_repository(path):
+    """Without images, which lie in the repository, and without links to files; the README itself has them."""
+    project = tomllib.loads(path.read_text())
+    hook = project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    assert hook["fragments"] == [{"path": "README.md"}] and "readme" in project["project"]["dynamic"]
+    readme = text = (path.parent / "README.md").read_text()
+    for one in hook["substitutions"]:
+        text = re.sub(one["pattern"], one["replacement"], text)
+    links = re.findall(r"\]\((.*?)\)", text)
+    assert "](" in readme and "![" not in text and all(link.startswith(("http", "#")) for link in links)
+    removed = [line for line in readme.splitlines() if "](" not in line and line not in text.splitlines()]
+    assert removed == [] and text.count("\n#") == readme.count("\n#")
+
+
+def test_the_changelog_has_the_version():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## \[(.*?)\](?: - (\d{4}-\d\d-\d\d))?$", text, re.MULTILINE)
+    assert versions[0] == ("Unreleased", "") and versions[1][0] == whence.__version__ and all(day for _, day in versions[1:])
+
+
 @pytest.mark.parametrize("package", ["src/whence", "papers/src/whence_papers"])
 def test_packages_are_marked_as_typed(package):
     assert (ROOT / package / "py.typed").is_file()

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -53,6 +54,8 @@ def main() -> None:
         for future in first:
             future.result()
         library, papers = next(dist.glob("whence-*.whl")), next(dist.glob("whence_papers-*.whl"))
+        for wheel in (library, papers):
+            check_contents(wheel)
         install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         # --no-compile: the commands import a small part of the packages, and compile that themselves
         install += ["--no-compile", "--constraint", ROOT / "constraints.txt"]
@@ -70,6 +73,18 @@ def main() -> None:
             for future in [pool.submit(run_commands, line, venv, work) for line in COMMANDS]:
                 future.result()
     print(f"installed wheels work ({time.monotonic() - started:.0f} s)")
+
+
+def check_contents(wheel: Path) -> None:
+    """The type marker is in the wheel, and its description has no image or link that needs the repository."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(next(name for name in names if name.endswith(".dist-info/METADATA"))).decode()
+    if not any(name.endswith("/py.typed") for name in names):
+        sys.exit(f"{wheel.name} has no py.typed")
+    relative = [link for link in re.findall(r"\]\((.*?)\)", metadata) if not link.startswith(("http", "#"))]
+    if "Description-Content-Type: text/markdown" not in metadata or relative:
+        sys.exit(f"the description of {wheel.name} is missing or has links into the repository: {relative}")
 
 
 def run_commands(commands: tuple[str, ...], venv: Path, work: Path) -> None:
