@@ -52,7 +52,11 @@ def test_the_page_of_a_package_index_needs_no_repository(path):
 def test_the_changelog_has_the_version():
     text = (ROOT / "CHANGELOG.md").read_text()
     versions = re.findall(r"^## \[(.*?)\](?: - (\d{4}-\d\d-\d\d))?$", text, re.MULTILINE)
-    assert versions[0] == ("Unreleased", "") and versions[1][0] == whence.__version__ and all(day for _, day in versions[1:])
+    assert (
+        versions[0] == ("Unreleased", "")
+        and versions[1][0] == whence.__version__
+        and all(day for _, day in versions[1:])
+    )
 
 
 @pytest.mark.parametrize("package", ["src/whence", "papers/src/whence_papers"])
