@@ -107,3 +107,35 @@ def test_a_mark_undoes_any_number_of_calls():
         cache.restore(mark)
         assert cache.seq_length == 4
         assert all(torch.equal(a, b) for a, b in zip(held, cache._view(), strict=True))
+
+
+def test_plain_tokens_of_a_preallocated_cache_write_keys_and_values_only():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    written = []
+
+    class Writes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.copy_.default:
+                written.append(args[0].shape)
+            return function(*args, **(kwargs or {}))
+
+    x = torch.randn(2, 1, 9, 4)
+    first, later = x.split([4, 5], 2)
+    cache = KVCache(capacity=12)
+    attend(first, first, first, causal=True, cache=cache)
+    with Writes():
+        out = attend(later, later, later, causal=True, cache=cache)
+    assert written == [(2, 5, 1, 4)] * 2
+    torch.testing.assert_close(out, attend(x, x, x, causal=True)[:, :, 4:])
+    assert cache.entries().positions.tolist() == [list(range(9))] * 2
+    assert cache.entries().real.all()
+    # after other tokens the slots hold more than plain tokens need
+    cache.crop(4)
+    attend(later, later, later, causal=True, cache=cache, lengths=torch.tensor([5, 2]))
+    cache.reset()
+    for part in (first, later):
+        again = attend(part, part, part, causal=True, cache=cache)
+    torch.testing.assert_close(again, out)
+    assert cache.entries().positions.tolist() == [list(range(9))] * 2
+    assert cache.entries().real.all()

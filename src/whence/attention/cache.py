@@ -47,7 +47,7 @@ class CacheEntries:
 
 
 #: the attributes that appending, cropping and resetting change
-STATE_ATTRIBUTES = ("_entries", "_used", "seq_length", "_consecutive", "_has_padding", "_has_segments")
+STATE_ATTRIBUTES = ("_entries", "_used", "seq_length", "_consecutive", "_has_padding", "_has_segments", "_plain")
 
 
 class KVCache:
@@ -81,6 +81,8 @@ class KVCache:
         self._consecutive = True  # the positions of every row are consecutive
         self._has_padding = False  # some token is padding
         self._has_segments = False  # segment ids were passed
+        self._plain = True  # no token came with positions, padding or segment ids: each position is an index
+        self._prefilled = False  # every slot of a preallocated store has the position and the masks of a plain token
         self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), both increasing
         self._num_rollbacks = 0  # rollbacks so far
 
@@ -101,6 +103,10 @@ class KVCache:
         """The tokens that a query can attend to, without copies; None in an empty cache."""
         return None if self._entries is None or not self._used else CacheEntries(*self._view())
 
+    def storage(self) -> CacheEntries | None:
+        """The whole store, with the slots of a preallocated cache that hold no token yet; None before the first token."""
+        return self._entries
+
     def extend(
         self, arguments: Arguments, *, learnable: bool, below: int
     ) -> tuple[Tensor, Tensor, Tensor | None, Layout]:
@@ -116,6 +122,9 @@ class KVCache:
             stored=None if self._entries is None else (self._entries.k, self._entries.v, self._entries.clock),
             learnable=learnable,
         )  # fmt: skip
+        if self.takes_plain(arguments):
+            all_k, all_v = self.append_plain(k, v)
+            return all_k, all_v, None, self._plain_layout(arguments, k.shape[2])
         batch, new, device = k.shape[0], k.shape[2], k.device
         name, explicit = single_positions(arguments.q_positions, arguments.k_positions)
         real = resolve_key_mask(arguments.lengths, arguments.key_mask, batch, new, device)
@@ -134,6 +143,7 @@ class KVCache:
             self._consecutive = self._stays_consecutive(last, explicit is not None, real, segments, positions)
         self._has_padding = self._has_padding or real is not None
         self._has_segments = self._has_segments or segments is not None
+        self._plain = self._plain and explicit is None and real is None and segments is None
         self._append(
             CacheEntries(
                 k.transpose(1, 2),
@@ -188,7 +198,7 @@ class KVCache:
     def reset(self) -> None:
         """Forget everything; a preallocated cache keeps its memory."""
         self._used = self.seq_length = 0
-        self._consecutive, self._has_padding, self._has_segments = True, False, False
+        self._consecutive, self._has_padding, self._has_segments, self._plain = True, False, False, True
         self._note_rollback()
         if self.capacity is None:
             self._entries = None
@@ -235,6 +245,42 @@ class KVCache:
     def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
         return self.__copy__()  # torch's own deep copy refuses tensors that have a gradient function
 
+    # --- plain tokens of a preallocated cache: only keys and values are written ----------------------------------------
+    def takes_plain(self, arguments: Arguments) -> bool:
+        """Whether the new tokens need nothing but their keys and values, because all else is in the store already."""
+        entries = self._entries
+        return (
+            self._plain
+            and self._prefilled
+            and entries is not None
+            and entries.clock is None
+            and arguments.clock is None
+            and arguments.q_positions is None
+            and arguments.k_positions is None
+            and arguments.lengths is None
+            and arguments.key_mask is None
+            and arguments.segment_ids is None
+            and not torch_modes.is_tracing()
+            and not torch_modes.is_transforming()
+            and (torch.is_inference_mode_enabled() or not entries.k.is_inference())
+        )
+
+    def append_plain(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Write k and v after the last token. All keys and values, ``[B, G, S, D]`` and ``[B, G, S, E]``."""
+        assert self._entries is not None
+        start, new = self._used, k.shape[2]
+        self._used, self.seq_length = start + new, self.seq_length + new
+        stored_k, stored_v = self._entries.k, self._entries.v
+        stored_k.narrow(1, start, new).copy_(k.transpose(1, 2))
+        stored_v.narrow(1, start, new).copy_(v.transpose(1, 2))
+        return stored_k.narrow(1, 0, start + new).transpose(1, 2), stored_v.narrow(1, 0, start + new).transpose(1, 2)
+
+    def _plain_layout(self, arguments: Arguments, new: int) -> Layout:
+        assert self._entries is not None
+        positions = self._entries.positions[:, : self._used]
+        before = self._used - new
+        return Layout(positions[:, before:], positions, before, arguments.causal, arguments.window, None, None, None)
+
     # --- storage ---------------------------------------------------------------------------------------------------
     def _append(self, new: CacheEntries) -> None:
         count = new.k.shape[1]
@@ -243,6 +289,11 @@ class KVCache:
                 self._entries = CacheEntries(
                     *(t.new_zeros(t.shape[0], self.capacity, *t.shape[2:]) for t in new.tensors())
                 )
+                if self._plain and not torch_modes.is_tracing() and not torch_modes.is_transforming():
+                    self._entries.positions += torch.arange(self.capacity, device=new.k.device)
+                    self._entries.real.fill_(True)
+                    self._prefilled = True
+            self._prefilled = self._prefilled and self._plain
             kind = torch.promote_types(self._entries.positions.dtype, new.positions.dtype)
             # whole positions may be followed by fractional ones
             self._entries = replace(self._entries, positions=self._entries.positions.to(kind))
