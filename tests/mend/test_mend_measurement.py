@@ -10,7 +10,13 @@ from cure_checks import model_of
 
 from whence import hf
 from whence.mend import CURES, AttentionTemperature, Cure, LogN, costs, load_intervention
-from whence.mend.measurement import locate_documents, rewrite_prompts, score_and_attend, score_under_cure
+from whence.mend.measurement import (
+    locate_documents,
+    rewrite_prompts,
+    score_and_attend,
+    score_under_cure,
+    tokenize_prompts,
+)
 from whence.probe.hidden_states import plain_texts
 from whence.probe.probed_model import ProbedModel, byte_tokenizer, tiny_random_model
 from whence.probe.tasks import build_task
@@ -89,9 +95,9 @@ def test_prompts_with_other_numbers_of_choices_and_single_tokens():
 
 def test_attention_to_the_gold_is_that_of_the_edited_model():
     lm, prompts = tiny_random_model(), prompts_of()
-    _, plain = score_and_attend(lm, prompts, 4, 2)
+    _, plain = score_and_attend(lm, tokenize_prompts(lm, prompts, 4), 2)
     with AttentionTemperature(1e4).apply(lm.model):
-        _, flat = score_and_attend(lm, prompts, 4, 2)
+        _, flat = score_and_attend(lm, tokenize_prompts(lm, prompts, 4), 2)
     documents = locate_documents(lm, prompts[0])[1]
     start, end = documents[prompts[0].gold]
     shared = len(lm.tokens(prompts[0].text + prompts[0].answer[:2]))  # the choices share a space and a quotation mark

@@ -210,6 +210,26 @@ def test_records_of_other_settings_are_refused(done, tmp_path):
         small_trial(tmp_path).run(CURES[:1])
 
 
+class Reversing(LogN):
+    """Reads prompts in other letters."""
+
+    name = "reversing"
+
+    def rewrite(self, lm, prompt):
+        return dataclasses.replace(prompt, text=prompt.text.swapcase())
+
+
+def test_a_cure_that_rewrites_prompts_gets_its_own_tokens(tmp_path):
+    trial = small_trial(tmp_path)
+    part = trial.rounds[0][0]
+    plain = trial._prompts(part)
+    first = trial._tokenize(part, plain)
+    assert trial._tokenize(part, list(plain)) is first
+    other = trial._tokenize(part, [Reversing(trained=16).rewrite(trial.lm, prompt) for prompt in plain])
+    assert [one.branches.shared for one in other] != [one.branches.shared for one in first]
+    assert trial._tokenize(part, plain) is first
+
+
 def test_generation(tmp_path):
     tasks = (TaskSpec("key-value", 4, 2, {"pairs": 2}),)
     trial = small_trial(tmp_path, tasks=tasks, score="generation", rounds=1)

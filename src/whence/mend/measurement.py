@@ -81,18 +81,17 @@ def applied(lm: ProbedModel, cure: Intervention | None) -> Iterator[None]:
 
 def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int = MAX_SCORED_TOKENS) -> list[list[float]]:
     """The same for the model as it is now, with the cures that are applied to it."""
-    return score_and_attend(lm, prompts, max_tokens, 0)[0]
+    return score_and_attend(lm, tokenize_prompts(lm, prompts, max_tokens), 0)[0]
 
 
 @torch.inference_mode()
 def score_and_attend(
-    lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int, num_captured: int
+    lm: ProbedModel, tokenized: Sequence[TokenizedPrompt], num_captured: int
 ) -> tuple[list[list[float]], list[float]]:
     """The scores of the choices and, for the first ``num_captured`` prompts, the answering token's attention to the gold.
 
     Attention is the share that goes to the gold, averaged over layers and heads. It is empty if it cannot be captured.
     """
-    tokenized = tokenize_prompts(lm, prompts, max_tokens)
     scores: list[list[float]] = []
     attention: list[float] = []
     for batch in lm.batches([one.branches.longest for one in tokenized]):

@@ -103,6 +103,7 @@ class Trial:
         self.environment = run_folder.environment(lm)
         self.searching, self.rounds = list_parts(plan, tasks)
         self._costs_of_process: dict[str, Any] | None = None
+        self._tokenized: dict[str, tuple[list[Prompt], list[measurement.TokenizedPrompt]]] = {}
         lm.capture_error  # noqa: B018  looked up on the untouched model
         path = self.folder / PLAN
         if not records.exists(path):
@@ -147,6 +148,15 @@ class Trial:
 
     def _prompts(self, part: Part) -> list[Prompt]:
         return [self.lm.apply_template(part.task.prompt(part.task.items[item], part.slot)) for item in part.items]
+
+    def _tokenize(self, part: Part, prompts: list[Prompt]) -> list[measurement.TokenizedPrompt]:
+        """The tokens of the prompts of a part. Most cures read the same prompts, whose tokens are kept."""
+        key = part.file_name(UNTOUCHED)
+        known = self._tokenized.get(key)
+        if known is None or known[0] != prompts:
+            known = list(prompts), measurement.tokenize_prompts(self.lm, prompts, self.plan.scored_tokens)
+            self._tokenized.setdefault(key, known)
+        return known[1]
 
     def _check(self, cure: Intervention) -> bool:
         """Whether a cure can be applied; otherwise its record says why not."""
@@ -230,9 +240,10 @@ class Trial:
         if self.plan.score == "likelihood":
             with nullcontext() if cure is None else _refusals():
                 read = measurement.rewrite_prompts(self.lm, cure, prompts)
+            tokenized = self._tokenize(part, read)
             with nullcontext() if cure is None else _refusals(), measurement.applied(self.lm, cure):
                 scores, attention = measurement.score_and_attend(
-                    self.lm, read, self.plan.scored_tokens, self.plan.attention_items if part.half == JUDGE else 0
+                    self.lm, tokenized, self.plan.attention_items if part.half == JUDGE else 0
                 )
             for row, prompt, own in zip(rows, read, scores, strict=True):
                 row |= judge_choice(prompt, own)
