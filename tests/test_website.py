@@ -72,6 +72,9 @@ def test_every_mechanism_has_a_page_with_formula_picture_and_cost(gallery):
     for path, text in pages.items():
         assert "<path" in text, path
         if path != "mechanisms/index.md":
+            assert "## When to use it\n\nUse it " in text, (
+                f"{path}: its module's docstring needs a paragraph that begins with 'Use it'"
+            )
             assert "## Formula\n\n" in text and "## Cost\n\n" in text and "\n::: whence.position." in text, path
         for drawn in re.findall(r'<path d="(.*?)"', text):
             assert drawn.count("L") > 50 and "nan" not in drawn, path

@@ -18,6 +18,7 @@ PAGES = {
     "RELEASING.md": "project/releasing.md",
     "SECURITY.md": "project/security.md",
     "papers/README.md": "papers/index.md",
+    "notebooks/README.md": "notebooks.md",
 }
 LINK = re.compile(r"(?<!`)(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?\)")
 FENCE = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)

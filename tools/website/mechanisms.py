@@ -32,6 +32,7 @@ EVALUATED = {
     "content_bias": "for each pair of query and key",
     "value_bias": "for each query and distance",
     "sink": "for each query position",
+    "clock": "once for each token of the layer's input",
 }
 
 

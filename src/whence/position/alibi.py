@@ -2,6 +2,9 @@
 
 ``bias = -scale * slope_h * |distance|``. For H a power of two the slopes are ``2^(-8h/H)``, h = 1..H; for other H the
 slopes for the next smaller power of two, followed by every second slope for the next larger one.
+
+Use it for decoders that must read longer inputs than they were trained on, or where no parameter should be learned. Its
+heads prefer near keys, so it is a poor choice for tasks that copy from far away.
 """
 
 from __future__ import annotations

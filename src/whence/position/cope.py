@@ -6,6 +6,9 @@
 
 As in the authors' code, the gate uses the scaled score, and q . e is not scaled. The products ``q_i . e`` are interpolated
 instead of the rows of e: the result is the same and needs no tensor of size queries x keys x head_dim.
+
+Use it where what counts is the number of certain tokens, such as sentences or commas, and not the number of all tokens.
+It needs the scores of every pair, so it is slower than a function of distance.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ formula, the sizes and the initialization are those of the authors' code (``chua
 Heads meet before the softmax, so no kernel that handles one head at a time computes it. The second version (arXiv 2410.04798)
 replaces the linear layers by convolutions along the keys. It is not here: the term of a pair then depends on the next key, which
 a query does not see, and the published code gives other values in decoding than in one pass.
+
+Use it to adapt a bias to the content, where its network over all heads is affordable: it runs for every pair of query
+and key.
 """
 
 from __future__ import annotations

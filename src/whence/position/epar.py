@@ -4,6 +4,9 @@
     enhanced   alpha * (1 + gamma * exp(-beta * |d| / L)) / (1 + gamma)
 
 The enhanced form never falls below ``alpha / (1 + gamma)``, so the scores of far keys do not vanish.
+
+Use it to test a decay that multiplies scores, beside rotary or another embedding: a factor leaves a score of 0 as it
+is, so it does not replace a bias. The ledger of ``whence_papers`` has the comparisons with other mechanisms.
 """
 
 from __future__ import annotations

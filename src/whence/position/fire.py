@@ -5,6 +5,9 @@
 i is the query's position counted from 0, and f a network 1 -> hidden_dim -> heads with one ReLU layer. The argument of f
 is between 0 and 1 at every length, so longer inputs stay in its training range. The threshold avoids stretching short
 inputs.
+
+Use it for decoders that must read longer inputs than they were trained on, where a learned shape is worth a small
+network and a bias that differs from query to query.
 """
 
 from __future__ import annotations

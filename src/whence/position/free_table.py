@@ -10,6 +10,9 @@ knots, and is 0 for a curve that is linear in the knots. ``whence.lab`` adds the
 training loop of your own adds it too.
 
 ``whence.discover`` fits formulas to trained tables.
+
+Use it to find out which curve a task wants, before there is a formula; ``whence.discover`` then names it. It learns
+nothing about distances beyond those of the training.
 """
 
 from __future__ import annotations

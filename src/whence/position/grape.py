@@ -10,6 +10,9 @@ source at hand does not say whether heads share them.
 
 The authors write the bias as extra columns of q and k, which is exact on paper; positions as columns lose whole tokens in half
 precision. Here it is a score term, computed in float32 or better.
+
+Use it where some tokens should be forgotten faster than others and ALiBi's slopes are too rigid. It needs the scores of
+every pair, so it is slower than a function of distance.
 """
 
 from __future__ import annotations

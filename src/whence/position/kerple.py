@@ -5,6 +5,9 @@
 
 Within these bounds both are conditionally positive definite kernels; a power above 2 is not. The authors clamp the
 parameters after each optimizer step; here the parametrization enforces the bounds.
+
+Use it where ALiBi's straight line is too steep for far keys: the logarithm falls slowly, and strength and scale are
+learned.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 One learnable vector per position is added to the input. There is no vector for untrained positions, so a position of
 ``max_length`` or more is an error.
+
+Use it for encoders and models of a fixed maximum length, as in BERT and GPT-2. It cannot read a position beyond
+``max_length``.
 """
 
 from __future__ import annotations

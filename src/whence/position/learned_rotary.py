@@ -8,6 +8,9 @@ direction, which gives the same scores. It normalizes queries and keys after the
 so that scores are no longer a function of distance; here nothing follows the rotation.
 
 A key is rotated once for all the query heads that share it, so separate frequencies belong to key heads.
+
+Use it instead of rotary to let training choose the frequencies, for example where the useful distances are known to be
+short or long.
 """
 
 from __future__ import annotations

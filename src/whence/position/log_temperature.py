@@ -11,6 +11,9 @@ The first three are the models' code in transformers. Llama 4 applies it only in
 layers, after rotation. Inkling multiplies its score bias by the same factor; here only the query is multiplied. Llama 4's
 code counts slots of the cache, so that left padding changes its factor; here i is the position. ``"log"`` is Su's (2021) and
 Qwen's form of Chiang and Cholak 2022, arXiv 2202.12172.
+
+Use it beside another mechanism in models that read much longer inputs than they were trained on, so that attention
+stays as sharp as in training.
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ and every backend computes the score as usual. Scale and cache keep D columns. F
 and x-transformers (``PolarEmbedding``); the authors' own code was not at hand. x-transformers has one delta per query head; here
 it belongs to key heads, because a key is rotated once for all queries that share it. Normalizations of q and k come before the
 softplus.
+
+Use it instead of rotary where content and position should not mix: which tokens match and how far away they are is
+learned apart. It doubles the width of queries and keys.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 The probabilistic positional prior that its authors (2025) proposed without an implementation, initialized with
 alpha = beta = 1. With beta = 1 it is ALiBi with the learnable slope ``|alpha|``, with beta = 2 a Gaussian window; a small
 beta has a heavy tail.
+
+Use it beside rotary where a penalty on distance should have a learned reach and shape. Begin with a small ``alpha``:
+with the authors' value of 1 almost all attention is on the nearest keys.
 """
 
 from __future__ import annotations

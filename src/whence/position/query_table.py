@@ -8,6 +8,8 @@ extent 1024 in full layers), whose r is a projection of the layer input x instea
 rotation, so that ``attend`` needs no further argument and a cache holds keys and values alone; every r of this form is also one
 of Inkling's, and not the reverse. As there, the bias is not scaled. Inkling's q and k are normalized and not rotated; those are
 settings of the layer.
+
+Use it where each query should choose its own curve over distance. It cannot tell distances beyond ``extent`` apart.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@
 
 A pointer has one query, at the last valid position, so the position of key j from the end is length - j = d + 1 with
 positions counted from 0: the last item has index 1. Index 0 occurs only for keys after the query, which are padding.
+
+Use it for pointer attention over a history with one query at its end, such as next-location prediction.
 """
 
 from __future__ import annotations

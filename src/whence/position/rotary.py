@@ -5,6 +5,9 @@ rotated vectors depends only on the difference of their positions, and rotation 
 
 Two layouts pair the columns differently, with r = rotary_dim: ``"interleaved"`` (0, 1), (2, 3), ... as published and in
 GPT-J; ``"half"`` (0, r/2), (1, r/2 + 1), ... as in GPT-NeoX and Llama. Weights trained with one do not work with the other.
+
+Use it as the default of decoders: it needs no parameters, and most pretrained models have it. Beyond the trained length
+it needs a scaling (``whence.position.rotary_scaling``).
 """
 
 from __future__ import annotations

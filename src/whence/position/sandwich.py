@@ -6,6 +6,8 @@ The sum is the inner product ``p_m . p_n`` of two sinusoidal encodings and decre
 It starts at i = 0 and is not shifted, as for the encodings themselves. Other implementations start at i = 1, or subtract
 ``dim / 2`` so that distance 0 has bias 0. The second is a constant per head, which changes nothing in a softmax without
 an extra logit (a sink).
+
+Use it instead of ALiBi for a fixed penalty that falls about logarithmically, so that far keys keep more weight.
 """
 
 from __future__ import annotations

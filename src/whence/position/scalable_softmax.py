@@ -8,6 +8,9 @@ length. Formula and number come from a summary of the paper, not from its text. 
 at 0.43; it reports that the paper's b helps training and can harm longer lengths, so b is optional.
 
 n is the query's position + 1: with a window, fewer keys are visible and the factor stays the same.
+
+Use it beside another mechanism where inputs at test time are longer than in training and one important key must keep
+its weight among many.
 """
 
 from __future__ import annotations

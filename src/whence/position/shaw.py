@@ -7,6 +7,9 @@ With ``r = min(max(j - i, -clip), clip)`` the offset from query i to key j, two 
 No tensor of size rows x keys x head_dim is built: each query is multiplied with the 2 * clip + 1 vectors once, and keys
 select from these scores; weights are first summed by offset, then multiplied with the value vectors. On a GPU both steps
 are products with a one-hot matrix, because scatter-add is nondeterministic there or, if deterministic, sorts all scores.
+
+Use it for encoders and short inputs, where a vector for each near distance is worth its products. It cannot tell
+distances beyond ``clip`` apart.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 Xiao et al. 2023 (arXiv 2309.17453) found that trained models put unused attention on the first tokens and named these
 attention sinks. A learnable logit absorbs it instead, as in the gpt-oss models. Miller's "softmax off by one" (2023) is
 the fixed logit 0, a 1 in the denominator.
+
+Use it where heads need a way to attend to nothing; it keeps that weight off the first tokens. It adds no order, so
+combine it with another mechanism.
 """
 
 from __future__ import annotations

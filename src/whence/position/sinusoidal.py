@@ -2,6 +2,8 @@
 
 Column pair i of position p is ``sin(p * base^(-2i/embed_dim))`` and ``cos(p * base^(-2i/embed_dim))``, with frequencies that
 decrease from pair to pair. Shifting p by a fixed amount rotates each pair by a fixed angle.
+
+Use it to reproduce the original transformer, or where positions must be added to the input without parameters.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ needs no future keys. For a query at position p of N = ``context``, positions co
 
 In the last row the sum is empty, the logit is -inf, and the weights sum to 1. The paper does not define the sum past the
 context; here the sink is the next position alone, ``-gamma * (p + 1)``.
+
+Use it in decoders to give early queries a way to attend to nothing. It is added to a trained model as a cure, too
+(``whence.mend``).
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ Of n buckets for one side, the first e = n // 2 contain one distance each. Bucke
 all buckets are for keys at or before the query; in the bidirectional form each side has half of them.
 
 T5 does not scale its scores: use ``attend(..., scale=1)`` to reproduce it.
+
+Use it where the shape of the bias over distance should be learned and inputs at test time are about as long as in
+training, in encoders and decoders alike.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ and v are learnable vectors, one pair per head, in place of an absolute query po
 The paper computes ``W r_d`` for each distance and shifts a matrix, which requires consecutive positions. Here
 ``(W^T (q_i + v)) . r_{i-j}`` is split by the angle sum formulas into a vector of query i times a vector of key j, which
 works for any positions and needs no tensor larger than the scores.
+
+Use it where the effect of distance should depend on the query's content, as in models with recurrence over segments. It
+needs the scores of every pair, so it is slower than a function of distance.
 """
 
 from __future__ import annotations

@@ -8,6 +8,9 @@ score. The authors' code (torchscale) decides: gamma 0.4, scale_base 512, adjace
 current length, so it moves with every decoded token, which is wrong where rotated keys are cached. Here m is a fixed number,
 ``center``. One of the two factors overflows float16 about 4500 positions from it, float32 and bfloat16 about 36 000; half of
 the longest length is the best choice.
+
+Use it instead of rotary where far keys should count less in every pair of columns. Its factors overflow far from
+``center``, so it suits a known longest length.
 """
 
 from __future__ import annotations
