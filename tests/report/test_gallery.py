@@ -47,8 +47,9 @@ def test_every_mechanism_with_an_effect_of_its_arguments_has_sliders():
         "NoPosition",
         "Dape",
         "GrapeA",
+        "ForgetGate",
         *zero,
-    }  # Dape and GrapeA have choices, not numbers
+    }  # Dape, GrapeA and ForgetGate have choices, not numbers
 
 
 def unpack(packed):

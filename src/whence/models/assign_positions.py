@@ -12,6 +12,7 @@ from whence.attention import explain, without_embedding
 from whence.errors import usage_error
 from whence.models.spec import ModelSpec
 from whence.position.base import Position, require_position
+from whence.position.evaluate import evaluate_clock
 from whence.position.no_position import NoPosition
 
 #: one Position, copied for each layer, or a function that builds the Position of a layer from its index
@@ -99,7 +100,8 @@ def _check_attention(spec: ModelSpec, position: Position, causal: bool) -> None:
     q = torch.zeros(1, spec.heads, 1, spec.effective_head_dim, device=_device(position))
     k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.effective_head_dim, device=q.device)
     with torch.no_grad():
-        explain(q, k, k, position=position, causal=causal)
+        clock = evaluate_clock(position, torch.zeros(1, 1, spec.embed_dim, device=q.device), spec.heads)
+        explain(q, k, k, position=position, clock=clock, causal=causal)
 
 
 def _device(position: Position) -> torch.device:

@@ -26,6 +26,7 @@ def attend(
     v: Tensor,
     *,
     position: Position | None = None,
+    clock: Tensor | None = None,
     method: str = "ulysses",
     layout: str = "contiguous",
     group: dist.ProcessGroup | None = None,
@@ -44,6 +45,7 @@ def attend(
     in the whole sequence, so the result equals ``whence.attend`` in one process, whatever the position.
 
     Args:
+        clock: for a position with a clock, its steps ``[B, H, T]`` at this process's tokens, for all heads.
         method: ``"ulysses"`` exchanges tokens for heads: every process computes all tokens of some heads. It needs at
             least as many key heads as processes, or a divisor of them. ``"all_gather"`` collects keys and values: every
             process computes all heads of its own queries; it takes any number of heads and every mechanism.
@@ -76,11 +78,11 @@ def attend(
         "skip_blocks": skip_blocks,
     }  # fmt: skip
     compute = _exchange_heads if method == "ulysses" else _gather_keys
-    return compute(q, k, v, position, layout, group, segment_ids, options)
+    return compute(q, k, v, clock, position, layout, group, segment_ids, options)
 
 
 def _exchange_heads(
-    q: Tensor, k: Tensor, v: Tensor, position: Position | None, layout: str, group: dist.ProcessGroup | None,
+    q: Tensor, k: Tensor, v: Tensor, clock: Tensor | None, position: Position | None, layout: str, group: dist.ProcessGroup | None,
     segment_ids: Tensor | None, options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     rank, processes = dist.get_rank(group), dist.get_world_size(group)
@@ -100,7 +102,9 @@ def _exchange_heads(
     if segment_ids is not None:
         segment_ids = unshard(segment_ids.contiguous(), -1, layout=layout, group=group)
     whole = [_tokens_for_heads(x, layout, processes, group) for x in (q, k, v)]
-    out = attend_whole(*whole, position=position, segment_ids=segment_ids, **options)
+    if clock is not None:
+        clock = _tokens_for_heads(clock[..., None], layout, processes, group)[..., 0]
+    out = attend_whole(*whole, position=position, clock=clock, segment_ids=segment_ids, **options)
     return _heads_for_tokens(out, layout, processes, group)
 
 
@@ -124,7 +128,7 @@ def _heads_for_tokens(x: Tensor, layout: str, processes: int, group: dist.Proces
 
 
 def _gather_keys(
-    q: Tensor, k: Tensor, v: Tensor, position: Position | None, layout: str, group: dist.ProcessGroup | None,
+    q: Tensor, k: Tensor, v: Tensor, clock: Tensor | None, position: Position | None, layout: str, group: dist.ProcessGroup | None,
     segment_ids: Tensor | None, options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     if segment_ids is not None and position is not None and not position.relative:
@@ -136,6 +140,7 @@ def _gather_keys(
         )
     rank, processes = dist.get_rank(group), dist.get_world_size(group)
     k, v = (unshard(x, 2, layout=layout, group=group) for x in (k, v))
+    clock = None if clock is None else unshard(clock, 2, layout=layout, group=group)
     own = pieces(layout, rank, processes)
     queries = q.chunk(len(own), 2)
     k_positions = torch.arange(k.shape[2], device=q.device)
@@ -148,7 +153,7 @@ def _gather_keys(
         size = part.shape[2]
         outputs.append(
             attend_whole(
-                part, k, v, position=position, q_positions=k_positions[piece * size : (piece + 1) * size],
+                part, k, v, position=position, clock=clock, q_positions=k_positions[piece * size : (piece + 1) * size],
                 k_positions=k_positions, segment_ids=segments, **options,
             )
         )  # fmt: skip

@@ -36,6 +36,11 @@ class PlotInputs:
     levels: Tensor  # [T], the keys' scores in the example pattern without a mechanism
     steps: Tensor | None = None  # [1, H, T], of a mechanism with a clock
 
+    @property
+    def by_distance(self) -> bool:
+        """Whether the effect is the same at every pair of one distance."""
+        return self.position.relative and self.steps is None
+
     def content(self, levels: Tensor) -> Tensor:
         """The direction times ``levels`` ``[T]``, after the mechanism's input embedding: ``[1, H, T, D]``."""
         x = (levels[:, None] * self.direction.flatten())[None]

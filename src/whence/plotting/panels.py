@@ -33,7 +33,7 @@ def plot_effect(panels: list[Axes], inputs: PlotInputs, effect: Effect) -> None:
     if not inputs.causal:
         panels[0].axvline(0, color="0.8", linewidth=0.8)
     plot_heads(panels[0], distance, curves, effect.shared)
-    which_query = "" if inputs.position.relative else f", for the query at {query}"
+    which_query = "" if inputs.by_distance else f", for the query at {query}"
     x = "distance to the key" + ("" if inputs.causal else ", negative for later keys") + f" (tokens){which_query}"
     label_axes(panels[0], "effect over distance", x, effect.label, _learnable_note(inputs, curves))
     values = effect.values[effect.median_head]

@@ -86,7 +86,7 @@ def compute_tables(exhibit: Exhibit) -> GridTables:
         causal=inputs.causal or has_sink_only,
         label="factor on the weight" if has_sink_only else effect.label.replace("\n", " "),
         first_distance=_choose_distances(inputs)[0],
-        query=None if inputs.position.relative or has_sink_only else choose_query(inputs),
+        query=None if inputs.by_distance or has_sink_only else choose_query(inputs),
         head=None if shared["ratio"] else head,
     )
 
@@ -110,7 +110,7 @@ def choose_query(inputs: PlotInputs) -> int:
 
 def _choose_distances(inputs: PlotInputs) -> tuple[int, int]:
     """First and last distance of the effect."""
-    if not inputs.position.relative:
+    if not inputs.by_distance:
         query = choose_query(inputs)
         return query - (query if inputs.causal else inputs.length - 1), query
     return 0 if inputs.causal else 1 - inputs.length, inputs.length - 1
@@ -125,7 +125,7 @@ def compute_sample(inputs: PlotInputs, head: int) -> Sample:
         values = compute_effect(inputs).values
         first, last = _choose_distances(inputs)
         distance = torch.arange(first, last + 1)
-        if inputs.position.relative:  # each distance occurs in the first row or the first column
+        if inputs.by_distance:  # each distance occurs in the first row or the first column
             sample["effect"] = values[:, distance.clamp(min=0), (-distance).clamp(min=0)]
         else:
             query = choose_query(inputs)
