@@ -1,6 +1,8 @@
 """Progress shows what runs and the time left; resuming does not spoil the estimate."""
 
+import io
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -130,3 +132,42 @@ def test_a_long_piece_of_work_is_stopped(monkeypatch):
         with pytest.raises(progress.OutOfTime):
             model(torch.arange(3)[None])
     model(torch.arange(3)[None])
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_numbers_and_the_time_left_are_never_cut(clock, width):
+    console = Console(width=width, color_system=None, file=io.StringIO())
+    bars = progress.make_bars(console)
+    shown = progress.ProgressBars(bars)
+    clock[0] += 60
+    shown.finish(3, 42, "probe key-value, 10 keys, likelihood, items [1] to 20")
+    shown.advance(3, 42, "a request", 12, 200)
+    console.print(bars.get_renderable())
+    text = console.file.getvalue()
+    whole, part = text.splitlines()
+    assert max(len(whole), len(part)) <= width and whole.startswith("probe key-value")
+    words = "3/42 13 min left" if width < progress.NARROW else "3/42 about 13 min left"
+    assert whole.endswith(words) and "a request" in part and part.rstrip().endswith("12/200")
+    assert ("╸" in text or "━" in text) == (width >= progress.NARROW)
+    assert ("items [1] to 20" in whole) == (width == 120)  # no markup
+
+
+@pytest.mark.parametrize("width, shown, left_out", [
+    (20, ("50.0 %",), ("interval", "seeds")),
+    (40, ("mean", "50.0 %", "seed 1, 40 %", "copy on test", "baseline"), ("interval",)),
+    (80, ("seeds", "50.0 %", "95 % interval", "seed 1, 40 %", "copy"), ()),
+    (120, ("Rotary() + Epar(learnable=True)", "95 % interval"), ("…",)),
+])  # fmt: skip
+def test_the_table_of_arms_fits_the_terminal(clock, width, shown, left_out, tmp_path):
+    arms = (STUDY.arms[0], Arm("Rotary() + Epar(learnable=True)", "Rotary() + Epar(learnable=True)"))
+    study = replace(STUDY, name="copy", arms=arms, seeds=(0, 1))
+    table = live_table.ArmTable([study], 600)
+    table.on_round(study.runs(), tmp_path)
+    for run in study.runs()[:2]:
+        table.on_progress(run, SimpleNamespace(step=10, steps=10, values={"test": 0.5}))
+    table.on_progress(study.runs()[3], at(4))
+    console = Console(width=width, color_system=None, file=io.StringIO())
+    console.print(table.render(width))
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width and "2 of 4 runs" in text.replace("\n", " ")
+    assert all(words in text for words in shown) and not any(words in text for words in left_out)

@@ -73,7 +73,7 @@ def test_tries_in_progress_on_a_terminal():
         table.on_progress(run, SimpleNamespace(step=10, steps=10, values={"validation": value}))
     table.on_progress(runs[2], SimpleNamespace(step=5, steps=10, values=None))
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(table.render())
+    console.print(table.render(100))
     text = console.export_text()
     assert re.search(r"none +│ 2 of 2 │ 25\.0 % │ +75\.0 %", text)
     assert re.search(r"rotary; heads=2 │ 0 of 2 │ +│ +│ lr=0\.001: 50 %", text)

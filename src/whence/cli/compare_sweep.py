@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from whence.cli.fitted_table import fit_table
 from whence.cli.live_table import ArmTable, describe_values, show_arms
 from whence.errors import usage_error
 from whence.lab.study_labels import label_study
@@ -21,21 +22,15 @@ if TYPE_CHECKING:
 class SweepTable(ArmTable):
     """The state of the tries: one row for each arm of the comparison."""
 
-    def render(self) -> Any:
-        """A rich table: tries that ended, the lowest and the highest value, and the try in progress."""
-        from rich.table import Table
-
-        table = Table(title=self._title(), title_justify="left", title_style="bold", expand=False)
-        table.add_column("task", no_wrap=True)
-        table.add_column("arm", overflow="ellipsis", no_wrap=True)
-        for name in ("tries", "lowest", "highest"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("in progress", overflow="ellipsis", no_wrap=True)
+    def render(self, width: int) -> Any:
+        """A rich table for a terminal: tries that ended, the lowest and the highest value, and the try in progress."""
+        groups = []
         for study in self.studies:
             tries: dict[str, list[str]] = {}
             for arm in study.arms:
                 tries.setdefault(split_try(arm.name)[0], []).append(arm.name)
             labels = [label_study(study), f"on {study.decision.split}"]
+            rows = []
             for index, (arm_name, names) in enumerate(tries.items()):
                 values = [self.values[study.name, name] for name in names if self.values.get((study.name, name))]
                 means = sorted(sum(own.values()) / len(own) for own in values)
@@ -43,11 +38,11 @@ class SweepTable(ArmTable):
                 running = [key for key in self.fractions if key[0] == study.name and key[1] in names]
                 ended = sum(all((study.name, name, seed) in self.ended for seed in study.seeds) for name in names)
                 state = [f"{split_try(key[1])[1]}: {100 * self.fractions[key]:.0f} %" for key in running]
-                table.add_row(
-                    labels[index] if index < len(labels) else "", arm_name, f"{ended} of {len(names)}",
-                    *(ends or ("", "")), "; ".join(state), end_section=index + 1 == len(tries),
-                )  # fmt: skip
-        return table
+                label = labels[index] if index < len(labels) else ""
+                rows.append((label, arm_name, f"{ended} of {len(names)}", *(ends or ("", "")), "; ".join(state)))
+            groups.append(rows)
+        columns = ("task", "arm", "tries", "lowest", "highest", "in progress")
+        return fit_table(self._title(), columns, groups, width, ("task", "lowest", "tries"))
 
 
 def split_try(name: str) -> tuple[str, str]:

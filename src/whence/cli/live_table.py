@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from whence import records
+from whence.cli.fitted_table import fit_table
 from whence.cli.progress import TimeEstimate, format_time_left
 from whence.errors import WhenceError
 from whence.lab.study_labels import label_study
@@ -91,27 +92,20 @@ class ArmTable:
         count, seeds = len(comparison.contrasts), len(comparison.seeds)
         return f"{label_study(study)}: {decided} of {count} comparisons decided with {seeds} seeds"
 
-    def render(self) -> Any:
-        """A rich table of all arms: seeds, mean, interval of the mean, and state."""
-        from rich.table import Table
-
-        table = Table(title=self._title(), title_justify="left", title_style="bold", expand=False)
-        table.add_column("task", no_wrap=True)
-        table.add_column("arm", overflow="ellipsis", no_wrap=True)
-        for name in ("seeds", "mean", "95 % interval"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("state", overflow="ellipsis", no_wrap=True)
+    def render(self, width: int) -> Any:
+        """A rich table of all arms for a terminal: seeds, mean, interval of the mean, and state."""
+        groups = []
         for study in self.studies:
             labels = [label_study(study), f"on {study.decision.split}"]
+            rows = []
             for index, arm in enumerate(study.arms):
                 values = list(self.values.get((study.name, arm.name), {}).values())
                 mean, interval = describe_values(values, study.decision.metric)
                 label = labels[index] if index < len(labels) else ""
-                end = index + 1 == len(study.arms)
-                table.add_row(
-                    label, arm.name, str(len(values)), mean, interval, self._state(study, arm.name), end_section=end
-                )
-        return table
+                rows.append((label, arm.name, str(len(values)), mean, interval, self._state(study, arm.name)))
+            groups.append(rows)
+        columns = ("task", "arm", "seeds", "mean", "95 % interval", "state")
+        return fit_table(self._title(), columns, groups, width, ("95 % interval", "task", "seeds"))
 
     def _end(self, key: tuple[str, str, int]) -> None:
         self.fractions.pop(key, None)
@@ -215,18 +209,18 @@ def show_arms(
             "on_failure": report_failure,
         }
         return
-    with Live(table.render(), console=console, refresh_per_second=4) as live:  # its last state stays
+    with Live(table.render(console.width), console=console, refresh_per_second=4) as live:  # its last state stays
 
         def redraw(run: Run, at: Any) -> None:
             table.on_progress(run, at)
-            live.update(table.render())
+            live.update(table.render(console.width))
 
         def look(study: Study, comparison: PairedComparison | None) -> None:
             table.on_look(study, comparison)
-            live.update(table.render())
+            live.update(table.render(console.width))
 
         def mark(run: Run, state: str) -> None:
             table.on_failure(run, state)
-            live.update(table.render())
+            live.update(table.render(console.width))
 
         yield {"on_round": table.on_round, "on_progress": redraw, "on_look": look, "on_failure": mark}

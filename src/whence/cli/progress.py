@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress as Bars
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, TaskID
 
 
+NARROW = 60  # a terminal with fewer columns has no room for a bar
 GRACE = 0.25  # the share of the time limit that a piece of work may take beyond it
 
 
@@ -82,6 +84,8 @@ class ProgressBars:
 
     def _show(self, done: int, total: int, description: str | None, words: str) -> None:
         assert self._bars is not None
+        if self._bars.console.width < NARROW:
+            words = words.removeprefix("about ")
         if self._whole is None:
             self._whole = self._bars.add_task(description or "", total=total, left="")
         fields: dict[str, Any] = {} if description is None else {"description": description}
@@ -93,8 +97,6 @@ def show_progress(minutes: float | None = None, existing: int = 0) -> Iterator[P
     """Show progress while the body runs."""
     try:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Bars
     except ImportError:  # lines need nothing
         yield ProgressBars(None, minutes, existing)
         return
@@ -102,10 +104,27 @@ def show_progress(minutes: float | None = None, existing: int = 0) -> Iterator[P
     if not console.is_terminal:
         yield ProgressBars(None, minutes, existing)
         return
-    # not rich's own column of the time left: it takes records that are read for fast work
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-    with Bars(*columns, console=console) as bars:
+    with make_bars(console) as bars:
         yield ProgressBars(bars, minutes, existing)
+
+
+def make_bars(console: Console) -> Bars:
+    """Rich's progress display for a terminal. Where it is narrow, there is no bar, and descriptions are cut before numbers."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+
+    description = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    numbers, left = Column(no_wrap=True, justify="right"), Column(no_wrap=True)
+    # not rich's own column of the time left: it takes records that are read for fast work
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", table_column=description, markup=False)]
+    if console.width >= NARROW:
+        columns.append(BarColumn(bar_width=min(24, console.width // 5)))
+    columns += [
+        MofNCompleteColumn(table_column=numbers),
+        TextColumn("{task.fields[left]}", table_column=left, markup=False),
+    ]
+    return Bars(*columns, console=console, expand=True)
 
 
 @contextmanager
