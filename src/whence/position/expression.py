@@ -101,6 +101,18 @@ class PositionExpression:
         parts = [_build_term(term, dims, _subject(self.text)) for term in self.terms]
         return parts[0] if len(parts) == 1 else Sum(*parts)
 
+    def fill(self, dims: ModelDims) -> PositionExpression:
+        """The same expression with the sizes of a model written out, as ``build`` passes them to the constructors.
+
+        >>> parse_position("rotary + alibi").fill(ModelDims(heads=2, head_dim=16, embed_dim=32, context=64)).text
+        'Rotary() + Alibi(heads=2)'
+        """
+        terms = tuple(
+            term if is_score_mod(term.factory) else Term(term.name, _fill_arguments(term, dims), term.factory)
+            for term in self.terms
+        )
+        return PositionExpression(" + ".join(map(str, terms)), terms)
+
     @property
     def normal_form(self) -> str:
         """The same text for all spellings of an expression: with parentheses, and with arguments in order of name.
@@ -307,10 +319,9 @@ def _require_parameters(factory: Any, name: str, arguments: Mapping[str, Any], s
 
 
 def _build_term(term: Term, dims: ModelDims, subject: str) -> Position:
-    arguments = dict(term.arguments)
-    if not dims.causal:
-        arguments = {**getattr(term.factory, "noncausal_arguments", {}), **arguments}
-    position = _construct(term, arguments, dims.arguments, subject)
+    if is_score_mod(term.factory):
+        return from_score_mod(term.factory)
+    position = _construct(term, _fill_arguments(term, dims), subject)
     if not isinstance(position, Position):
         raise usage_error(
             subject,
@@ -321,13 +332,17 @@ def _build_term(term: Term, dims: ModelDims, subject: str) -> Position:
     return position
 
 
-def _construct(term: Term, arguments: dict[str, Any], model_arguments: Mapping[str, Any], subject: str) -> Any:
+def _fill_arguments(term: Term, dims: ModelDims) -> dict[str, Any]:
+    """The arguments of a term with the sizes of the model."""
+    noncausal = {} if dims.causal else getattr(term.factory, "noncausal_arguments", {})
+    return _fill_sizes(term, {**noncausal, **term.arguments}, dims.arguments)
+
+
+def _fill_sizes(term: Term, arguments: dict[str, Any], model_arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         if isinstance(value, Term):  # a rotary scaling stretches the length that the model was trained on
             inside = {**model_arguments, "original": model_arguments["context"]}
-            arguments[name] = _construct(value, dict(value.arguments), inside, subject)
-    if is_score_mod(term.factory):
-        return from_score_mod(term.factory)
+            arguments[name] = Term(value.name, _fill_sizes(value, dict(value.arguments), inside), value.factory)
     parameters = inspect.signature(term.factory).parameters
     also = getattr(term.factory, "model_arguments", ())
     for name, value in model_arguments.items():
@@ -335,6 +350,15 @@ def _construct(term: Term, arguments: dict[str, Any], model_arguments: Mapping[s
             wanted = parameters[name].default is not None or name in also
             if wanted or (name == "context" and arguments.get("length") == "context"):
                 arguments[name] = value
+    return arguments
+
+
+def _construct(term: Term, arguments: Mapping[str, Any], subject: str) -> Any:
+    arguments = {
+        name: _construct(value, value.arguments, subject) if isinstance(value, Term) else value
+        for name, value in arguments.items()
+    }
+    parameters = inspect.signature(term.factory).parameters
     missing = [
         name
         for name, parameter in parameters.items()

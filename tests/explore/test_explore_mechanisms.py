@@ -1,0 +1,88 @@
+"""What the tab of mechanisms shows, without a browser."""
+
+import re
+
+import pytest
+import torch
+
+from whence import Alibi, NoPosition
+from whence.explore.mechanism_view import Settings, split_words, view_mechanism, word_weights
+from whence.explore.mechanisms_tab import load_own, make_settings, picked_names, view_side
+from whence.position.catalogue import SHORT_NAMES
+
+SMALL = Settings(heads=2, length=16, context=16)
+
+
+@pytest.mark.parametrize("text", [*SHORT_NAMES, "rotary + epar + sink"])
+def test_every_mechanism_is_drawn(text):
+    view = view_mechanism(text, SMALL)
+    assert "problem" not in view.figures and view.figures.count("<figure") == 5 and view.sentence.count("<figure") == 2
+    assert "nan" not in view.figures.lower().replace("alternan", "") and "position" in view.code
+
+
+def test_curves_tell_their_numbers_to_screen_readers():
+    labels = re.findall(r'aria-label="([^"]*)"', view_mechanism("Alibi(scale=2)", SMALL).figures)
+    assert any("head 0 is 0 at 0 and -1.88 at 15" in label for label in labels), labels
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [("Alibi(scale=-1)", "scale"), ("nonsense", "nonsense"), ("", "type for example"), ("./no.py:Bell", "no.py")],
+)
+def test_errors_are_sentences(text, said):
+    view = view_mechanism(text, SMALL)
+    assert (
+        'role="alert"' in view.figures and said in view.figures and view.code == "" and "Traceback" not in view.figures
+    )
+
+
+def test_an_error_in_ones_own_code_names_file_and_line(tmp_path):
+    path = tmp_path / "bell.py"
+    path.write_text(
+        "from whence import Position\nclass Bell(Position):\n    def bias(self, distance, length):\n        return 1 / 0\n"
+    )
+    view = view_mechanism(f"{path}:Bell", SMALL)
+    assert "ZeroDivisionError" in view.figures and "line 4" in view.figures
+
+
+def test_what_is_typed_is_never_evaluated_and_is_escaped(tmp_path):
+    marker = tmp_path / "ran"
+    for text in (f"__import__('pathlib').Path({str(marker)!r}).touch()", f"Alibi(scale=open({str(marker)!r}, 'w'))"):
+        assert 'role="alert"' in view_mechanism(text, SMALL).figures
+    assert not marker.exists()
+    shown = view_mechanism("alibi", Settings(heads=2, length=16, sentence="<script>x</script> & more"))
+    assert "<script" not in shown.sentence and "&lt;" in shown.sentence
+    assert "<b>" not in view_mechanism("<b>bold</b>", SMALL).figures
+
+
+def test_equal_words_attract_and_the_mechanism_adds_its_bias():
+    words = split_words("the cat saw the dog")
+    plain, weights = word_weights(Alibi(2), words, heads=2)
+    assert (plain.sum(-1) - 1).abs().max() < 1e-12
+    assert plain[:, 3, 0].min() > 0.2  # "the" finds "the"
+    distance = torch.arange(5)[:, None] - torch.arange(5)
+    expected = plain * torch.exp(-Alibi(2).slope().double()[:, :, None] * distance).tril()
+    torch.testing.assert_close(weights, expected / expected.sum(-1, keepdim=True))
+    assert torch.equal(*word_weights(NoPosition(), words, heads=2))
+
+
+def test_ones_own_class_is_added_to_the_sum(tmp_path):
+    path = tmp_path / "bell.py"
+    path.write_text(
+        "from whence import Position\nclass Bell(Position):\n    def bias(self, distance, length):\n        return -distance.abs()\n"
+    )
+    text, error = load_own(f"{path}:Bell", "Alibi()")
+    assert text == f"Alibi() + {path}:Bell" and error == ""
+    assert "your own mechanism" in view_mechanism(text, SMALL).figures and picked_names(text) == ["Alibi"]
+    assert load_own(f"{path}:Bell", "NoPosition()")[0] == f"{path}:Bell"
+    for reference in ("", f"{path}:Missing"):
+        text, error = load_own(reference, "Alibi()")
+        assert text == "Alibi()" and 'role="alert"' in error
+
+
+def test_a_head_beyond_the_last_shows_the_last():
+    values = (2, 16, 16, 11, True, "a b c", 40)
+    assert make_settings(*values) == Settings(2, 16, 16, 11, True, "a b c", 40)
+    figures, sentence, _ = view_side("alibi", *values)
+    assert "head 11" in figures or "head 1" in figures
+    assert "From “a”" in sentence

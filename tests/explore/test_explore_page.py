@@ -1,0 +1,125 @@
+"""The page in a real browser: every tab, wide and narrow, by keyboard, with errors, and without a network."""
+
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not installed")
+    pytest.importorskip("gradio", reason="gradio is not installed")
+    from whence.explore.server import running
+
+    with running(tmp_path_factory.mktemp("results")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not CHROMIUM.exists():
+        pytest.skip(f"{CHROMIUM} is not installed")
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with api.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def page(address, browser):
+    """A page that may reach its own server only; ``outside`` and ``failures`` record what went wrong."""
+    page = browser.new_page(viewport={"width": 1400, "height": 1000})
+    page.set_default_timeout(30_000)
+    page.outside, page.failures = [], []
+    page.on("pageerror", lambda error: page.failures.append(str(error)))
+
+    def allow_own(route):
+        if route.request.url.startswith(address):
+            route.continue_()
+        else:
+            page.outside.append(route.request.url)
+            route.abort()
+
+    page.route(lambda url: not url.startswith(("data:", "blob:")), allow_own)
+    page.goto(address)
+    page.locator("#figures-A svg").first.wait_for()
+    return page
+
+
+def written(page, name="A"):
+    return page.locator(f"#text-{name} textarea, #text-{name} input").first
+
+
+def wait_for_text(page, part, name="A"):
+    selector = f"#text-{name} textarea, #text-{name} input"
+    page.wait_for_function("([s, part]) => document.querySelector(s).value.includes(part)", arg=[selector, part])
+
+
+def overflow(page):
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def test_a_slider_moved_by_keyboard_changes_text_and_curve(page):
+    scale = page.get_by_role("slider", name="scale").first
+    scale.wait_for()
+    before = page.locator("#figures-A svg").first.get_attribute("aria-label")
+    scale.focus()
+    page.keyboard.press("ArrowRight")
+    wait_for_text(page, "Alibi(scale=1.02)")
+    page.wait_for_function(
+        "before => document.querySelector('#figures-A svg').getAttribute('aria-label') !== before", arg=before
+    )
+
+
+def test_a_sum_typed_and_an_error_as_a_sentence(page):
+    written(page).fill("Alibi(scale=-1)")
+    written(page).press("Enter")
+    alert = page.locator("#figures-A").get_by_role("alert")
+    alert.wait_for()
+    assert "scale" in alert.inner_text() and "-1" in alert.inner_text() and "Traceback" not in page.content()
+    written(page).fill("rotary + Epar(beta=2)")
+    written(page).press("Enter")
+    page.get_by_role("slider", name="gamma").first.wait_for()
+    assert page.locator("#figures-A").get_by_role("alert").count() == 0
+    assert page.locator("#mechanism-A").inner_text().split()[-2:] == ["Rotary", "Epar"]
+
+
+def test_two_stand_side_by_side(page):
+    page.get_by_label("Compare two").check()
+    page.locator("#figures-B svg").first.wait_for()
+    left, right = (page.locator(f"#figures-{name}").bounding_box() for name in "AB")
+    assert left["x"] + left["width"] <= right["x"] and overflow(page) <= 0
+    page.get_by_label("Compare two").uncheck()
+    page.locator("#figures-B").wait_for(state="hidden")
+
+
+def test_ones_own_class_and_the_code(page, tmp_path):
+    (tmp_path / "bell.py").write_text(
+        "from whence import Position\nclass Bell(Position):\n    def bias(self, distance, length):\n        return -distance.abs()\n"
+    )
+    page.get_by_role("button", name="Your own class").first.click()
+    own = page.locator("#own-A textarea, #own-A input").first
+    own.fill(f"{tmp_path}/bell.py:Bell")
+    own.press("Enter")
+    wait_for_text(page, "bell.py:Bell")
+    page.locator("#figures-A").get_by_text("your own mechanism").wait_for()
+    page.get_by_role("button", name="Code and ONNX").first.click()
+    page.locator("#code-A").get_by_text("build_position").first.wait_for()
+
+
+def test_it_fits_a_narrow_screen(page):
+    page.set_viewport_size({"width": 420, "height": 900})
+    assert overflow(page) <= 0
+    figures, controls = page.locator("#figures-A").bounding_box(), page.locator("#mechanism-A").bounding_box()
+    assert figures["y"] > controls["y"] and figures["width"] > 300
+    page.set_viewport_size({"width": 1400, "height": 1000})
+
+
+def test_nothing_came_from_a_network_and_no_script_failed(page):
+    """The last test of the page that the others used."""
+    assert page.outside == [] and page.failures == []
