@@ -23,7 +23,7 @@ def test_each_parameter_has_a_control_whose_ends_are_accepted(text):
     parameters = set(inspect.signature(term.factory).parameters) - MODEL_SIZES
     if term.name == "NoPosition" or (term.name == "Rotary" and "DynamicNtk" not in text):  # their length has no use
         parameters -= {"length"}
-    assert {control.path[1] for control in controls} == parameters
+    assert {control.path[1] for control in controls} == parameters - {"decay_times"}  # a pair of numbers is typed
     for control in controls:
         values = {"flag": (True, False), "choice": control.choices}.get(control.kind, (control.low, control.high))
         for value in values:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import typer
 
-from whence.cli import bench, compare, discover, doctor, mend, probe, report, show, studies, tokenize
+from whence.cli import bench, compare, discover, doctor, explore, mend, probe, report, show, studies, tokenize
 from whence.cli import run as run_command
 from whence.errors import Terminated, WhenceError
 from whence.plugins import COMMANDS, entry_points, require_unique
@@ -48,6 +48,7 @@ app.command("run", help=run_command.HELP, epilog=run_command.EXAMPLES, context_s
 )
 app.command("report", help=report.HELP, epilog=report.EXAMPLES)(report.report)
 app.command("show", help=show.HELP, epilog=show.EXAMPLES)(show.show)
+app.command("explore", help=explore.HELP, epilog=explore.EXAMPLES)(explore.explore)
 app.command("probe", help=probe.HELP, epilog=probe.EXAMPLES)(probe.probe)
 app.command("mend", help=mend.HELP, epilog=mend.EXAMPLES)(mend.mend)
 app.command("discover", help=discover.HELP, epilog=discover.EXAMPLES)(discover.discover)

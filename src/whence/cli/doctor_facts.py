@@ -29,6 +29,7 @@ PURPOSES = {
     "slurm": "runs on a Slurm cluster",
     "peft": "adapters that cures train and load",
     "bench": "benchmarks through lm-evaluation-harness",
+    "explore": "the local web page of whence explore",
     "docs": "the documentation as a site",
     "discover": "symbolic regression as challenger of whence discover",
 }

@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from whence.errors import WhenceError, usage_error
 from whence.position import catalogue
-from whence.position.base import LENGTHS
 from whence.position.expression import ModelDims, PositionExpression, Term, is_score_mod, parse_position
 
 #: sizes of the model, set once for all mechanisms
 MODEL_SIZES = frozenset(
     {"heads", "head_dim", "embed_dim", "context", "max_length", "causal", "num_kv_heads", "value_dim"}
 )
-#: words that string parameters of the built-in mechanisms accept; each constructor accepts some of them
-WORDS = (
-    "causal", "symmetric", "bidirectional", "basic", "enhanced", "log", "power", "half", "interleaved", *LENGTHS, "bias",
-    "scale", "bias and scale", "keys", "values", "keys and values", "llama4", "yarn", "ministral3", "exaone", "qwen",
-)  # fmt: skip
 #: parameters whose useful values span many powers of ten
 LOGARITHMIC = frozenset({"base", "threshold", "scale_base"})
 #: numbers that are tried as the start of a parameter without a default number
@@ -73,9 +67,7 @@ def find_controls(text: str, dims: ModelDims) -> list[list[Control]]:
     expression = parse_position(text)
     expression.build(dims)
     terms = expression.terms
-    return [
-        _find_term_controls((index,), term, dims, _acceptance(terms, index, dims)) for index, term in enumerate(terms)
-    ]
+    return [_find_term_controls((index,), term, dims, term) for index, term in enumerate(terms)]
 
 
 def set_argument(text: str, path: Sequence[int | str], value: Any, *, logarithmic: bool = False) -> str:
@@ -177,33 +169,43 @@ def _takes_scaling(term: Term, name: str) -> bool:
     return name == "scaling" and term.name == "Rotary"
 
 
-def _acceptance(terms: Sequence[Term], index: int, dims: ModelDims) -> Callable[[Sequence[str], Any], bool]:
-    """A function that tells whether the constructor accepts a value for an argument of one term."""
+@dataclass(frozen=True)
+class Trial:
+    """Tries values for one argument of a term."""
 
-    def accepts(names: Sequence[str], value: Any) -> bool:
+    term: Term
+    names: tuple[str, ...]
+    dims: ModelDims
+
+    def refusal(self, value: Any) -> str | None:
+        """Why the constructor refuses a value; None if it accepts it."""
         try:
-            changed = _set_in_term(terms[index], list(names), value)
-            position = PositionExpression("", (changed,)).build(dims)
+            position = PositionExpression("", (_set_in_term(self.term, list(self.names), value),)).build(self.dims)
             if "rotate" in position.effects:  # the head dimension bounds what can be rotated
-                x, positions = torch.zeros(1, dims.heads, 1, dims.head_dim), torch.zeros(1, 1, dtype=torch.long)
+                x = torch.zeros(1, self.dims.heads, 1, self.dims.head_dim)
+                positions = torch.zeros(1, 1, dtype=torch.long)
                 position.rotate(x, x, positions, positions)
-        except WhenceError:
-            return False
-        return True
+        except WhenceError as error:
+            return str(error)
+        return None
 
-    return accepts
+    def accepts(self, value: Any) -> bool:
+        return self.refusal(value) is None
+
+    def find_words(self) -> list[str]:
+        """The strings that are accepted, in the order in which an error lists them."""
+        listed = (self.refusal("no such word") or "").partition(" must be ")[2]
+        return [word for word in re.findall(r"'([^']*)'", listed) if self.accepts(word)]
 
 
-def _find_term_controls(
-    path: tuple[int | str, ...], term: Term, dims: ModelDims, accepts: Callable[[Sequence[str], Any], bool]
-) -> list[Control]:
+def _find_term_controls(path: tuple[int | str, ...], term: Term, dims: ModelDims, outer: Term) -> list[Control]:
     if is_score_mod(term.factory) or term.name == "NoPosition":
         return []
     controls = []
     for name, parameter in inspect.signature(term.factory).parameters.items():
         if name in MODEL_SIZES or parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
-        names = [str(part) for part in path[1:]] + [name]
+        names = (*(str(part) for part in path[1:]), name)
         value = term.arguments.get(name, parameter.default)
         if _takes_scaling(term, name):
             kinds = tuple(cls.__name__ for cls in catalogue.ARGUMENT_CLASSES if cls.__name__ != "LongRope")
@@ -212,24 +214,24 @@ def _find_term_controls(
                 Control((*path, name), "choice", chosen, choices=tuple(dict.fromkeys((NONE, *kinds, chosen))))
             )
             if isinstance(value, Term):
-                controls += _find_term_controls((*path, name), value, dims, accepts)
+                controls += _find_term_controls((*path, name), value, dims, outer)
             continue
         if value is inspect.Parameter.empty:
             value = dims.context if name == "original" else None
-        control = _make_control((*path, name), value, parameter, partial(accepts, names))
+        control = _make_control((*path, name), value, parameter, Trial(outer, names, dims))
         if control is not None:
             controls.append(control)
     return controls
 
 
 def _make_control(
-    path: tuple[int | str, ...], value: Any, parameter: inspect.Parameter, accepts: Callable[[Any], bool]
+    path: tuple[int | str, ...], value: Any, parameter: inspect.Parameter, trial: Trial
 ) -> Control | None:
-    annotation = str(parameter.annotation)
+    accepts, annotation = trial.accepts, str(parameter.annotation)
     if isinstance(value, bool):
         return Control(path, "flag", value)
     if isinstance(value, str) or (value is None and "str" in annotation):
-        choices = [word for word in dict.fromkeys((*([value] if value else []), *WORDS)) if accepts(word)]
+        choices = trial.find_words()
         if value is None:
             choices.insert(0, NONE)
         return Control(path, "choice", value or NONE, choices=tuple(choices)) if len(choices) > 1 else None

@@ -14,9 +14,10 @@ from whence.attention.module import without_embedding
 from whence.errors import WhenceError, usage_error
 from whence.explore import drawings
 from whence.explore.controls import write_snippet
-from whence.plotting.effects import PlotInputs, build_plot_inputs, compute_attention, compute_effect
+from whence.plotting.effects import build_plot_inputs, compute_attention, compute_effect, compute_weight_ratio
 from whence.position import catalogue
 from whence.position.base import Position
+from whence.position.evaluate import evaluate_clock
 from whence.position.expression import ModelDims, parse_position
 from whence.user_code import describe_user_error
 
@@ -115,7 +116,7 @@ def _draw(position: Position, settings: Settings) -> str:
             "attention weight",
             weights=True,
         ),
-        _draw_ratio(inputs, without, weights, settings),
+        _draw_ratio(without, weights, settings),
     ]
     return f'{_headline(position)}<div class="panels">{"".join(panels)}</div>'
 
@@ -137,15 +138,14 @@ def _headline(position: Position) -> str:
 
 _EFFECTS = {
     "embed": "the input embedding", "rotate": "queries and keys", "score_scale": "scores, as a factor", "bias": "scores, as a bias",
-    "content_bias": "scores, through content", "value_bias": "values", "sink": "each row, through an extra logit",
+    "content_bias": "scores, through content", "value_bias": "values", "sink": "each row, through an extra logit", "clock": "scores, through steps of the input",
 }  # fmt: skip
 
 
-def _draw_ratio(inputs: PlotInputs, without: Tensor, weights: Tensor, settings: Settings) -> str:
+def _draw_ratio(without: Tensor, weights: Tensor, settings: Settings) -> str:
     """The change of the example pattern by distance, as a geometric mean over the queries of the second half."""
-    half = inputs.length // 2
-    queries, distance = torch.arange(half, inputs.length)[:, None], torch.arange(half)
-    ratio = (weights / without)[:, queries, queries - distance].log2().mean(1)
+    ratio = compute_weight_ratio(without, weights).log2()
+    distance = torch.arange(ratio.shape[1])
     shared = bool(torch.allclose(ratio, ratio[:1], atol=1e-9))
     curves = drawings.head_curves(distance, ratio, shared)
     return drawings.line_chart(
@@ -180,13 +180,14 @@ def word_weights(position: Position, words: list[str], heads: int) -> tuple[Tens
     embedded = content.transpose(1, 2).flatten(2)
     for part in inputs.position.at_input():
         embedded = part.embed(embedded, torch.arange(len(words))[None])
+    steps = evaluate_clock(inputs.position, embedded, heads) if "clock" in inputs.position.effects else None
     embedded = embedded.unflatten(2, (heads, -1)).transpose(1, 2)
     value_dim = max(getattr(part, "value_dim", None) or 1 for part in inputs.position.parts)
     values = torch.zeros(1, heads, len(words), value_dim, dtype=torch.float64)
     _, plain = attend(content, content, values, causal=True, backend="reference", return_weights=True)
     _, weights = attend(
-        embedded, embedded, values, position=without_embedding(inputs.position), causal=True, backend="reference",
-        return_weights=True,
+        embedded, embedded, values, position=without_embedding(inputs.position), clock=steps, causal=True,
+        backend="reference", return_weights=True,
     )  # fmt: skip
     return plain[0], weights[0]
 
