@@ -20,7 +20,7 @@ def fit_table(
 
     Args:
         title: wraps at the width of the terminal.
-        columns: names; "arm" and the last column are texts and may be cut, the others are numbers.
+        columns: names, with "task" and "arm"; "arm" and the last column are texts and may be cut, the others are numbers.
         groups: rows of each study. If the column "task" is left out, its texts become a row of their own.
         width: of the terminal.
         optional: columns to leave out as long as the rest does not fit, in this order.
@@ -32,9 +32,12 @@ def fit_table(
     natural = {
         name: max(len(name), *(len(row[at]) for rows in groups for row in rows)) for at, name in enumerate(columns)
     }
+    labels = [" ".join(filter(None, (row[columns.index("task")] for row in rows))) for rows in groups]
     texts = ("arm", columns[-1])
     for count in range(len(optional) + 1):
         shown = [name for name in columns if name not in optional[:count]]
+        if "task" not in shown:
+            natural["arm"] = max(natural["arm"], *map(len, labels))
         lines = 2 * len(shown) if width < NARROW else 3 * len(shown) + 1
         room = width - lines - sum(natural[name] for name in shown if name not in texts)
         if room >= min(MIN_ELASTIC, sum(natural[name] for name in texts)):
@@ -50,9 +53,8 @@ def fit_table(
         table.add_column(
             name, justify=justify, no_wrap=True, overflow="ellipsis", width=widths.get(name, natural[name])
         )
-    for rows in groups:
-        if "task" in columns and "task" not in shown:
-            label = " ".join(filter(None, (row[columns.index("task")] for row in rows)))
+    for label, rows in zip(labels, groups, strict=True):
+        if "task" not in shown:
             table.add_row(*(Text(label, style="bold") if name == "arm" else "" for name in shown))
         for number, row in enumerate(rows, 1):
             cells = dict(zip(columns, row, strict=True))
