@@ -200,6 +200,53 @@ def xpos(width, layout, base, gamma, scale_base, center):
     )
 
 
+def fope(cos_mixture, sin_mixture, width, base, compat):
+    """Hua et al. 2024: plane p turns by mixtures ``sum_c M[c, p] cos(x theta_c)`` and the same of sines. ``[1, A, planes]``.
+
+    The remaining planes stay; in the published codes their sine is 1.
+    """
+    kept, planes = cos_mixture.shape[1:]
+
+    def turn(x, positions, length):
+        columns = [x[..., c] for c in range(width)]
+        angles = [positions * base ** (-2 * c / width) for c in range(kept)]
+        for p in range(width // 2):
+            cos, sin = 1.0, 1.0 if compat else 0.0
+            if p < planes:
+                cos = sum(cos_mixture[0, c, p] * angles[c].cos() for c in range(kept))
+                sin = sum(sin_mixture[0, c, p] * angles[c].sin() for c in range(kept))
+            a, b = x[..., p], x[..., p + width // 2]
+            columns[p], columns[p + width // 2] = a * cos - b * sin, b * cos + a * sin
+        return torch.stack(columns, -1)
+
+    return Part(rotate=turn)
+
+
+def split_position(positions, grid):
+    """The coordinates of positions in reading order, one tensor per axis."""
+    coordinates = []
+    for size in reversed(grid[1:]):
+        coordinates.insert(0, positions - size * (positions / size).floor())
+        positions = (positions / size).floor()
+    return [positions, *coordinates]
+
+
+def axial_rotary(grid, base, layout):
+    """Each axis has w columns of a head; its pair c turns by the coordinate times ``base^(-2c/w)``."""
+
+    def turn(x, positions, length):
+        columns, width = [x[..., c] for c in range(x.shape[-1])], 2 * (x.shape[-1] // (2 * len(grid)))
+        for axis, coordinate in enumerate(split_position(positions, grid)):
+            for c in range(width // 2):
+                a = axis * width + c if layout == "blocks" else axis * width // 2 + c
+                b = a + (width // 2 if layout == "blocks" else len(grid) * width // 2)
+                cos, sin = (f(coordinate * base ** (-2 * c / width)) for f in (torch.cos, torch.sin))
+                columns[a], columns[b] = x[..., a] * cos - x[..., b] * sin, x[..., b] * cos + x[..., a] * sin
+        return torch.stack(columns, -1)
+
+    return Part(rotate=turn)
+
+
 def pope(delta, base):
     """Gopalakrishnan et al. 2025: columns ``softplus(x) cos`` and ``softplus(x) sin``, so that a score sums
     ``softplus(q) softplus(k) cos(d theta - delta)``. ``delta`` is ``[1, D]``."""
@@ -403,8 +450,8 @@ def cope(e):
     return Part(content_bias=content_bias)
 
 
-def grape_a(omega, v, u):
-    """Zhang et al. 2025: ALiBi's slope times omega and softplus of the query's, the key's or both products with a unit
+def grape_a(slope, omega, v, u):
+    """Zhang et al. 2025: ALiBi's slopes times omega and softplus of the query's, the key's or both products with a unit
     vector, divided by the root of D. ``[H, D]`` vectors; None for a side without a gate."""
 
     def gate(x, direction):
@@ -412,10 +459,9 @@ def grape_a(omega, v, u):
         return torch.log(1 + torch.exp(torch.einsum("hnd,hd->hn", x, unit) / math.sqrt(x.shape[-1])))
 
     def content_bias(q, k, context):
-        slope = torch.tensor(alibi_slopes(q.shape[0]), dtype=q.dtype) * omega.flatten()
         gates = 0.0 if v is None else gate(context.projected_q, v)[:, :, None]
         gates = gates if u is None else gates + gate(context.projected_k, u)[:, None, :]
-        return -by_head(slope) * context.distance * gates
+        return -by_head(slope * omega) * context.distance * gates
 
     return Part(content_bias=content_bias)
 
@@ -434,6 +480,33 @@ def dape(base, first, second):
         return bias + torch.einsum("tsm,hm->hts", hidden, second[0]) + second[1][:, None, None]
 
     return Part(content_bias=content_bias)
+
+
+def swin(table, grid):
+    """Liu et al. 2021: the entry of each head's table at the differences of coordinates, clipped at its edge."""
+
+    def content_bias(q, k, context):
+        index = 0
+        sides = (split_position(p, grid) for p in (context.q_positions, context.k_positions))
+        for at_q, at_k, size in zip(*sides, grid, strict=True):
+            difference = (at_q[:, None] - at_k[None, :]).round().clamp(1 - size, size - 1)
+            index = index * (2 * size - 1) + difference + size - 1
+        return table[:, index.long()]
+
+    return Part(content_bias=content_bias)
+
+
+def continuous_swin_table(first, last, grid, trained):
+    """Liu et al. 2022: ``16 sigmoid`` of a network of logarithmic differences, ``[H, entries]``."""
+    rows = [[]]
+    for size, scale in zip(grid, trained, strict=True):
+        values = [
+            math.copysign(math.log2(1 + 8 * abs(d) / max(scale - 1, 1)) / 3, d) if d else 0.0
+            for d in range(1 - size, size)
+        ]
+        rows = [[*row, value] for row in rows for value in values]
+    u = torch.tensor(rows, dtype=last.dtype)
+    return (16 / (1 + torch.exp(-torch.relu(u @ first[0].T + first[1]) @ last.T))).T
 
 
 def query_table(projection, profiles):

@@ -269,6 +269,42 @@ def xpos(rng, heads, dim, value_dim):
     return Pair(mechanism, lambda state: plain.xpos(dim, layout, base, gamma, scale_base, center), causal=True)
 
 
+def fope(rng, heads, dim, value_dim):
+    base, context, compat = rng.choice([10000.0, 50.0]), rng.choice([7, 30, 200]), rng.choice([True, False])
+    settings = {"num_kv_heads": rng.choice([None, 1]), "learnable": rng.choice([True, False]), "planes": None}
+    if rng.random() < 0.5:
+        settings["planes"] = len(whence.Fope(dim, context=context, base=base).frequencies())
+    mechanism = whence.Fope(dim, context=context, base=base, compat=compat, **settings)
+    return Pair(mechanism, lambda state: plain.fope(state["cos_mixture"], state["sin_mixture"], dim, base, compat))
+
+
+def draw_grid(rng):
+    return rng.choice([(2, 3), (4, 4), (1, 5), (2, 2, 3)])
+
+
+def axial_rotary(rng, heads, dim, value_dim):
+    grid = draw_grid(rng) if dim >= 6 else (2, 3)
+    base, layout = rng.choice([100.0, 20.0]), rng.choice(["blocks", "across"])
+    return Pair(
+        whence.AxialRotary(grid, base=base, layout=layout), lambda state: plain.axial_rotary(grid, base, layout)
+    )
+
+
+def swin(rng, heads, dim, value_dim):
+    grid, trained, form = draw_grid(rng), None, rng.choice(["table", "continuous"])
+    if form == "continuous" and rng.random() < 0.5:
+        trained = tuple(2 * size for size in grid)
+    mechanism = whence.SwinBias(heads, grid, form=form, hidden_dim=rng.choice([1, 4]), trained_grid=trained)
+
+    def formula(state):
+        if form == "table":
+            return plain.swin(state["table"], grid)
+        first = state["network.0.weight"], state["network.0.bias"]
+        return plain.swin(plain.continuous_swin_table(first, state["network.2.weight"], grid, trained or grid), grid)
+
+    return Pair(mechanism, formula)
+
+
 def pope(rng, heads, dim, value_dim):
     base, phase = rng.choice([10000.0, 50.0]), rng.choice(["zero", "uniform"])
     mechanism = whence.Pope(dim, num_kv_heads=rng.choice([None, 1]), base=base, phase=phase)
@@ -277,11 +313,12 @@ def pope(rng, heads, dim, value_dim):
 
 def grape_a(rng, heads, dim, value_dim):
     mechanism = whence.GrapeA(heads, dim, gate=rng.choice(["query and key", "query", "key"]))
-    return Pair(
-        mechanism,
-        lambda state: plain.grape_a(parameter_value(state, "omega"), state.get("v"), state.get("u")),
-        causal=True,
-    )
+    torch.testing.assert_close(mechanism.get_buffer("_slope").flatten(), torch.tensor(plain.alibi_slopes(heads)))
+
+    def formula(state):
+        return plain.grape_a(state["_slope"], parameter_value(state, "omega"), state.get("v"), state.get("u"))
+
+    return Pair(mechanism, formula, causal=True)
 
 
 def dape(rng, heads, dim, value_dim):
@@ -327,7 +364,7 @@ FORMULAS = {
     "Sandwich": sandwich, "Epar": epar, "PowerPrior": power_prior, "Recency": recency, "StableMask": stable_mask,
     "Sink": sink, "LogTemperature": log_temperature, "ScalableSoftmax": scalable_softmax,
     "LearnedRotary": learned_rotary, "XPos": xpos, "Pope": pope, "GrapeA": grape_a, "Dape": dape, "QueryTable": query_table,
-    "ForgetGate": forget_gate,
+    "Fope": fope, "AxialRotary": axial_rotary, "SwinBias": swin, "ForgetGate": forget_gate,
     "DataDependentAlibi": data_dependent_alibi,
 }  # fmt: skip
 
@@ -425,8 +462,9 @@ BESIDE_WIDE = {
 
 def fit_dims(names, dim, value_dim):
     """The dimensions of heads that the named mechanisms allow: those of the catalogue may need even, equal ones."""
+    dim = max(dim, 4) if "AxialRotary" in names else dim  # a pair for each of two axes
     if all(name in FORMULAS for name in names):
-        even = dim + dim % 2 if {"LearnedRotary", "XPos"} & set(names) else dim  # these rotate the whole head
+        even = dim + dim % 2 if {"LearnedRotary", "XPos", "Fope"} & set(names) else dim  # these rotate the whole head
         return even, value_dim
     return dim + dim % 2, dim + dim % 2
 

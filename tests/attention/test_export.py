@@ -197,7 +197,7 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
 ALIKE = (
     "Rotary, YaRN", "Kerple, log", "Kerple, power", "Epar, basic", "Epar", "Alibi", "PowerPrior", "Sink", "LogTemperature",
     "ScalableSoftmax",
-    "LearnedRotary", "XPos", "DataDependentAlibi", "Pope", "Dape", "GrapeA", "QueryTable",
+    "LearnedRotary", "XPos", "DataDependentAlibi", "Fope", "AxialRotary", "SwinBias", "Pope", "Dape", "GrapeA", "QueryTable",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from whence.position import catalogue
 from whence.position.base import Position, Rows, Sum
 from whence.position.catalogue import *  # noqa: F403
+from whence.position.grid import grid_coordinates, grid_positions
 from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
 from whence.position.score_mod import from_score_mod
 
@@ -17,5 +18,7 @@ __all__ = [
     "Sum",
     "Yarn",
     "from_score_mod",
+    "grid_coordinates",
+    "grid_positions",
 ]
 __all__ += catalogue.__all__

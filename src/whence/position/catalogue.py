@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from whence.position.alibi import Alibi
+from whence.position.axial_rotary import AxialRotary
 from whence.position.base import Position
 from whence.position.cope import Cope
 from whence.position.dape import Dape
 from whence.position.epar import Epar
 from whence.position.fire import Fire
+from whence.position.fope import Fope
 from whence.position.forget_gate import DataDependentAlibi, ForgetGate
 from whence.position.free_table import FreeTable
 from whence.position.grape import GrapeA
@@ -35,6 +37,7 @@ from whence.position.shaw import Shaw
 from whence.position.sink import Sink
 from whence.position.sinusoidal import Sinusoidal
 from whence.position.stable_mask import StableMask
+from whence.position.swin import SwinBias
 from whence.position.t5 import T5Bias
 from whence.position.transformer_xl import TransformerXL
 from whence.position.xpos import XPos
@@ -42,12 +45,14 @@ from whence.position.xpos import XPos
 #: mechanisms: the names that ``whence`` exports, and that ``position/expression.py`` understands
 __all__ = [
     "Alibi",
+    "AxialRotary",
     "Cope",
     "Dape",
     "DataDependentAlibi",
     "Epar",
     "Fire",
     "ForgetGate",
+    "Fope",
     "FreeTable",
     "GrapeA",
     "Kerple",
@@ -66,6 +71,7 @@ __all__ = [
     "Sink",
     "Sinusoidal",
     "StableMask",
+    "SwinBias",
     "T5Bias",
     "TransformerXL",
     "XPos",
@@ -83,6 +89,8 @@ SHORT_NAMES = {
     "learned-rotary": "LearnedRotary()",
     "xpos": "XPos()",
     "pope": "Pope()",
+    "fope": "Fope()",
+    "axial": "AxialRotary(grid=(14, 14))",
     "shaw": "Shaw()",
     "xl": "TransformerXL()",
     "t5": "T5Bias()",
@@ -94,6 +102,7 @@ SHORT_NAMES = {
     "dape": "Dape()",
     "grape": "GrapeA()",
     "query-table": "QueryTable()",
+    "swin": "SwinBias(grid=(7, 7))",
     "sandwich": "Sandwich()",
     "epar": "Epar(learnable=True)",
     "power": "PowerPrior(alpha=0.1)",
@@ -125,6 +134,8 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Rotary, YaRN", lambda h, d: Rotary(scaling=Yarn(factor=4.0, original=64)), "rotary with low frequencies interpolated, for longer contexts", "arXiv 2309.00071"),
     Entry("LearnedRotary", lambda h, d: LearnedRotary(d), "rotary with learned frequencies", "arXiv 2512.07805"),
     Entry("XPos", lambda h, d: XPos(center=2048.0), "rotary with a decay of each pair of columns over distance", "arXiv 2212.10554"),
+    Entry("Fope", lambda h, d: Fope(d, context=64, learnable=True), "rotary with a mixture of frequencies in every plane", "arXiv 2412.17739"),
+    Entry("AxialRotary", lambda h, d: AxialRotary((6, 8)), "rotary on a grid: a part of each head by row, another by column", "Gemma 4 in transformers"),
     Entry("Pope", lambda h, d: Pope(d, phase="uniform"), "softplus magnitudes, with a cosine of distance in every column", "arXiv 2509.10534"),
     Entry("Shaw", lambda h, d: Shaw(d, clip=16, std=0.3), "a learned vector per distance, added to keys and values", "arXiv 1803.02155"),
     Entry("TransformerXL", lambda h, d: TransformerXL(h, d), "scores against a projected sinusoid of the distance, plus two learned query vectors", "arXiv 1901.02860"),
@@ -138,6 +149,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Dape", lambda h, d: Dape(h), "a bias changed by a small network over the scores of all heads", "arXiv 2405.14722"),
     Entry("GrapeA", lambda h, d: GrapeA(h, d), "a penalty linear in distance, with a slope set by query and key", "arXiv 2512.07805"),
     Entry("QueryTable", lambda h, d: QueryTable(h, d, rank=4, extent=64, std=0.3), "learned profiles over distance, mixed by the query", "Inkling in transformers"),
+    Entry("SwinBias", lambda h, d: SwinBias(h, (6, 8), std=1.0), "a learned bias per difference of rows and columns on a grid", "arXiv 2103.14030"),
     Entry("Sandwich", lambda h, d: Sandwich(h), "the inner product of two sinusoidal embeddings as a bias", "arXiv 2212.10356"),
     Entry("Epar, basic", lambda h, d: Epar(h, form="basic", context=64, learnable=True), "the score multiplied by an exponential decay", "EPAR framework"),
     Entry("Epar", lambda h, d: Epar(h, context=64, learnable=True), "the score multiplied by a decay with a floor", "EPAR framework"),

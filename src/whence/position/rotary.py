@@ -133,8 +133,12 @@ def rotate_pairs(
     ``frequencies`` and a tensor ``factor`` end in the pairs and broadcast with the axes batch, head and row. Columns beyond
     the pairs stay.
     """
-    rotary_dim = 2 * frequencies.shape[-1]
-    angle = positions[:, None, :, None] * frequencies
+    return rotate_by_angle(x, positions[:, None, :, None] * frequencies, layout, factor)
+
+
+def rotate_by_angle(x: Tensor, angle: Tensor, layout: str, factor: float | Tensor = 1.0) -> Tensor:
+    """Rotate each pair of x ``[B, H, n, D]`` by an angle, which ends in the pairs and broadcasts with the other axes."""
+    rotary_dim = 2 * angle.shape[-1]
     if torch.compiler.is_compiling() and not torch_modes.is_exporting() and not angle.requires_grad:
         cos, sin = torch.ops.whence.cos_sin.default(angle)
     else:

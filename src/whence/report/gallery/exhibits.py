@@ -135,6 +135,8 @@ SLIDERS: dict[str, tuple[str, tuple[Slider, ...]]] = {
         "XPos(gamma={gamma}, scale_base={scale_base}, center=2048)",
         (logarithmic("gamma", 0.1, 4, 0.4), logarithmic("scale_base", 32, 2048, 512.0)),
     ),
+    "Fope": ("Fope(context={context}, learnable=True)", (choices("context", (8, 16, 32, 64, 128, 512), 64),)),
+    "AxialRotary": ("AxialRotary(grid=(6, 8), base={base})", (choices("base", (10, 100, 1000, 10000), 100),)),
     "Pope": ("Pope(base={base}, phase='uniform')", (choices("base", (100, 1000, 10000, 100000), 10000),)),
     "Shaw": ("Shaw(clip={clip}, std={std})", (choices("clip", (1, 2, 4, 8, 16, 32, 64), 16), even("std", 0, 0.6, 0.3))),
     "TransformerXL": ("TransformerXL(std={std})", (even("std", 0, 0.3, 0.02),)),
@@ -154,6 +156,7 @@ SLIDERS: dict[str, tuple[str, tuple[Slider, ...]]] = {
     "Fire": ("Fire(c={c}, threshold={threshold})", (logarithmic("c", 0.01, 10, 0.1), logarithmic("threshold", 8, 2048, 512.0))),
     "Cope": ("Cope(positions={positions})", (choices("positions", (4, 8, 16, 32, 64), 64),)),
     "QueryTable": ("QueryTable(rank=4, extent={extent}, std=0.3)", (choices("extent", (4, 8, 16, 32, 64), 64),)),
+    "SwinBias": ("SwinBias(grid=(6, 8), std={std})", (even("std", 0, 2, 1.0),)),
     "Sandwich": ("Sandwich(dim={dim}, base={base})", (choices("dim", (32, 128), 128), logarithmic("base", 100, 1e6, 10000.0))),
     "Epar, basic": (
         "Epar(form='basic', alpha={alpha}, beta={beta}, context=64, learnable=True)",
