@@ -15,7 +15,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from website.links import PAGES, move_links
+from website.links import PAGES, move_links, unescape_pipes
 from website.mechanisms import mechanism_pages
 from website.reference import commands_page, module_pages
 
@@ -74,7 +74,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     path = page.file.src_uri
-    return markdown if path in GENERATED else move_links(markdown, f"docs/{path}", path)
+    text = markdown if path in GENERATED else move_links(markdown, f"docs/{path}", path)
+    return unescape_pipes(text)
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:

@@ -47,3 +47,17 @@ def move_links(text: str, source: str, page: str, pages: Mapping[str, str] = PAG
 
     parts = FENCE.split(text)
     return "".join(part if part.startswith("```") else LINK.sub(move, part) for part in parts)
+
+
+def unescape_pipes(text: str) -> str:
+    r"""Tables as the site reads them: a pipe in code needs no backslash there, and would show it.
+
+    >>> print(unescape_pipes(r"| `\|d\|` | a \| b |"))
+    | `|d|` | a \| b |
+    """
+    return re.sub(
+        r"^\|.*$",
+        lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace(r"\|", "|"), row[0]),
+        text,
+        flags=re.MULTILINE,
+    )
