@@ -19,7 +19,7 @@ help:
 	@echo "make mutants all small wrong changes of the sources, which tests must catch; make test tries a third of them"
 	@echo "make installed  build both wheels, install them elsewhere and run the README's commands"
 	@echo "make smollm2 fetch SmolLM2-135M-Instruct and convert it into the cache (once; 0.1 GB to fetch, 0.5 GB to keep)"
-	@echo "make docs    write the generated tables, pages and pictures of docs/ and papers/README.md again, then make site"
+	@echo "make docs    write the generated tables, pages and pictures of docs/ and papers/README.md again, and the gallery, then make site"
 	@echo "make site    build the documentation as a site, build/site/index.html; a dead link is an error"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
 	@echo "make gpu-test   the fused kernels' tests on an NVIDIA GPU, and a memory check of a small case"
@@ -63,6 +63,7 @@ smollm2: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/generate_docs.py
 	$(BIN)/python tools/papers_table.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m whence.report.gallery --jobs 2 --out build/gallery.html
 	$(MAKE) site
 
 site: export NO_MKDOCS_2_WARNING := 1

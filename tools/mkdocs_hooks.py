@@ -21,6 +21,7 @@ from website.reference import commands_page, module_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORK = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+INTERACTIVE = "mechanisms/interactive.html"
 GENERATED: dict[str, str] = {}
 
 
@@ -28,6 +29,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Make the generated pages and put them into the navigation."""
     documented: dict[str, str] = {}
     mechanisms = mechanism_pages(documented)
+    interactive = ROOT / "build" / "gallery.html"  # make docs writes it; make site uses it where it is
+    if interactive.exists():
+        GENERATED[INTERACTIVE] = interactive.read_text()
+        mechanisms["mechanisms/index.md"] += (
+            f"\n[The gallery with sliders]({Path(INTERACTIVE).name}) moves every parameter.\n"
+        )
     modules = module_pages(documented)
     home = (ROOT / "docs" / "index.md").read_text()
     readme = move_links((ROOT / "README.md").read_text().partition("\n## Documentation")[0], "README.md", "index.md")

@@ -52,12 +52,12 @@ def move_links(text: str, source: str, page: str, pages: Mapping[str, str] = PAG
 def unescape_pipes(text: str) -> str:
     r"""Tables as the site reads them: a pipe in code needs no backslash there, and would show it.
 
-    >>> print(unescape_pipes(r"| `\|d\|` | a \| b |"))
-    | `|d|` | a \| b |
+    >>> print(unescape_pipes(r"| ``\|d\|`` | `\|` | a \| b |"))
+    | ``|d|`` | `|` | a \| b |
     """
     return re.sub(
         r"^\|.*$",
-        lambda row: re.sub(r"`[^`]*`", lambda code: code[0].replace(r"\|", "|"), row[0]),
+        lambda row: re.sub(r"(`+).+?\1", lambda code: code[0].replace(r"\|", "|"), row[0]),
         text,
         flags=re.MULTILINE,
     )
