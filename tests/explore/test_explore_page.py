@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from whence.report.html_page import render_page
+
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 
@@ -15,7 +17,9 @@ def address(tmp_path_factory):
     pytest.importorskip("gradio", reason="gradio is not installed")
     from whence.explore.server import running
 
-    with running(tmp_path_factory.mktemp("results")) as started:
+    results = tmp_path_factory.mktemp("results")
+    (results / "report.html").write_text(render_page("A small study", "<p>found nothing</p>", "today"))
+    with running(results) as started:
         yield started
 
 
@@ -118,6 +122,22 @@ def test_it_fits_a_narrow_screen(page):
     figures, controls = page.locator("#figures-A").bounding_box(), page.locator("#mechanism-A").bounding_box()
     assert figures["y"] > controls["y"] and figures["width"] > 300
     page.set_viewport_size({"width": 1400, "height": 1000})
+
+
+def test_a_report_is_shown_and_a_missing_folder_is_a_sentence(page):
+    page.get_by_role("tab", name="Results").click()
+    frame = page.frame_locator("#report iframe")
+    frame.get_by_text("found nothing").wait_for()
+    folder = page.locator("#results-folder textarea, #results-folder input").first
+    folder.fill("/no/such/folder")
+    folder.press("Enter")
+    alert = page.locator("#results-message").get_by_role("alert")
+    alert.wait_for()
+    assert "/no/such/folder" in alert.inner_text() and "--results" in alert.inner_text()
+    for width in (420, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert overflow(page) <= 0
+    page.get_by_role("tab", name="Mechanisms").click()
 
 
 def test_nothing_came_from_a_network_and_no_script_failed(page):

@@ -7,18 +7,18 @@ from typing import Annotated
 
 import typer
 
-HELP = "Open a local web page to explore mechanisms, a pretrained model and results."
+HELP = "Open a local web page to explore mechanisms and results."
 EXAMPLES = """Examples:
 
 whence explore
 
-whence explore --port 8000 --no-browser --results build"""
+whence explore --port 8000 --no-browser --results results"""
 
 
 def explore(
     port: Annotated[int, typer.Option(help="Port on this machine; 0 chooses a free one.", min=0, max=65535)] = 7860,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
-    results: Annotated[Path, typer.Option(help="Folder whose records the page lists.")] = Path(),
+    results: Annotated[Path, typer.Option(help="Folder of results that the page shows.")] = Path("build"),
 ) -> None:
     from whence.explore.server import serve
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.explore.mechanisms_tab import add_mechanisms_tab
+from whence.explore.results_tab import add_results_tab
 
 STYLE = Path(__file__).with_name("style.css")
 TITLE = "whence explore"
@@ -40,6 +41,9 @@ def build_application(results: Path) -> Any:
             "Everything runs on this machine.</p></header>",
             apply_default_css=False,
         )
-        with gr.Tabs(elem_id="tabs"), gr.Tab("Mechanisms", id="mechanisms"):
-            add_mechanisms_tab()
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab("Mechanisms", id="mechanisms"):
+                add_mechanisms_tab()
+            with gr.Tab("Results", id="results"):
+                add_results_tab(results)
     return application
