@@ -140,6 +140,28 @@ def test_a_report_is_shown_and_a_missing_folder_is_a_sentence(page):
     page.get_by_role("tab", name="Mechanisms").click()
 
 
+def test_a_text_through_a_model_and_an_unknown_model(page):
+    page.get_by_role("tab", name="A pretrained model").click()
+    model = page.locator("#model input").first
+    model.fill("/no/such/folder")
+    model.press("Enter")
+    page.locator("#read").click()
+    alert = page.locator("#model-error").get_by_role("alert")
+    alert.wait_for()
+    assert "/no/such/folder" in alert.inner_text()
+    model.fill("tiny random model")
+    model.press("Enter")
+    page.locator("#read").click()
+    page.locator("#attention .arcs svg").wait_for()
+    assert (
+        page.locator("#next tbody tr").count() == 8 and page.locator("#model-error").get_by_role("alert").count() == 0
+    )
+    for width in (420, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert overflow(page) <= 0
+    page.get_by_role("tab", name="Mechanisms").click()
+
+
 def test_nothing_came_from_a_network_and_no_script_failed(page):
     """The last test of the page that the others used."""
     assert page.outside == [] and page.failures == []

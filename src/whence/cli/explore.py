@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-HELP = "Open a local web page to explore mechanisms and results."
+HELP = "Open a local web page to explore mechanisms, a pretrained model and results."
 EXAMPLES = """Examples:
 
 whence explore

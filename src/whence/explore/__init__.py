@@ -1,1 +1,1 @@
-"""``whence explore``: a local web application that shows mechanisms and results."""
+"""``whence explore``: a local web application that shows mechanisms, a pretrained model and results."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.explore.mechanisms_tab import add_mechanisms_tab
+from whence.explore.model_tab import add_model_tab
 from whence.explore.results_tab import add_results_tab
 
 STYLE = Path(__file__).with_name("style.css")
@@ -44,6 +45,8 @@ def build_application(results: Path) -> Any:
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Mechanisms", id="mechanisms"):
                 add_mechanisms_tab()
+            with gr.Tab("A pretrained model", id="model"):
+                add_model_tab()
             with gr.Tab("Results", id="results"):
                 add_results_tab(results)
     return application
