@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from whence.cli import live_table, progress
+from whence.cli.fitted_table import NARROW
 from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
 from whence.probe import tiny_random_model
@@ -139,6 +140,10 @@ def test_numbers_and_the_time_left_are_never_cut(clock, width):
     console = Console(width=width, color_system=None, file=io.StringIO())
     bars = progress.make_bars(console)
     shown = progress.ProgressBars(bars)
+    shown.begin("read documents")
+    console.print(bars.get_renderable())
+    assert "?" not in console.file.getvalue() and "/" not in console.file.getvalue()
+    console.file.truncate(console.file.seek(0))
     clock[0] += 60
     shown.finish(3, 42, "probe key-value, 10 keys, likelihood, items [1] to 20")
     shown.advance(3, 42, "a request", 12, 200)
@@ -146,9 +151,9 @@ def test_numbers_and_the_time_left_are_never_cut(clock, width):
     text = console.file.getvalue()
     whole, part = text.splitlines()
     assert max(len(whole), len(part)) <= width and whole.startswith("probe key-value")
-    words = "3/42 13 min left" if width < progress.NARROW else "3/42 about 13 min left"
+    words = "3/42 13 min left" if width < NARROW else "3/42 about 13 min left"
     assert whole.endswith(words) and "a request" in part and part.rstrip().endswith("12/200")
-    assert ("╸" in text or "━" in text) == (width >= progress.NARROW)
+    assert ("╸" in text or "━" in text) == (width >= NARROW)
     assert ("items [1] to 20" in whole) == (width == 120)  # no markup
 
 

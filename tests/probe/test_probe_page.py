@@ -36,6 +36,13 @@ def test_the_table_fits_a_narrow_terminal(probed, capsys, monkeypatch):
         and "1:" in output
         and "Few items: 3 items per slot, fewer than 20." in " ".join(output.split())
     )
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(load_findings(probed))
+    output = capsys.readouterr().out
+    assert "…" not in output and all(len(line.rstrip()) <= 40 for line in output.splitlines())
+    lines = [line.split() for line in output.splitlines()]
+    assert ["measure", "%", "by", "slot", "gap", "p"] in lines and ["key-value"] in lines
+    assert any(line[:1] == ["probability"] and line[1].startswith("1:") for line in lines)
 
 
 @pytest.mark.usefixtures("no_layout")

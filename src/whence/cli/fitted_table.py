@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-NARROW = 60  # below this many columns a table has no lines
+NARROW = 60  # below this many columns a table has no lines, and progress no bar
 MIN_ELASTIC = 26  # for the name of the arm and its state together
 
 

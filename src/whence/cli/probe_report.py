@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from whence.cli.fitted_table import NARROW
 from whence.cli.json_output import select
 from whence.errors import MissingExtra, usage_error
 from whence.records import find_folders
@@ -19,7 +20,10 @@ CAPTION = (
 
 
 def print_table(findings: dict[str, Any]) -> None:
-    """A row for every task and measure, then one sentence for each task and one for all of them."""
+    """A row for every task and measure, then one sentence for each task and one for all of them.
+
+    On a narrow terminal the table has the curve, its gap and p, and a task is a row of its own.
+    """
     from rich.console import Console
     from rich.table import Table
 
@@ -27,13 +31,18 @@ def print_table(findings: dict[str, Any]) -> None:
 
     table = Table(title=findings["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
                   padding=(0, 1, 0, 0))  # fmt: skip
-    for name in ("task", "measure", "% by slot", "mean", "gap", "p", "worst", "closed", "oracle"):
+    console = Console(highlight=False)
+    columns = ("task", "measure", "% by slot", "mean", "gap", "p", "worst", "closed", "oracle")
+    shown = columns if console.width >= NARROW else ("measure", "% by slot", "gap", "p")
+    for name in shown:
         curve = name == "% by slot"
         table.add_column(name, no_wrap=not curve, min_width=13 if curve else None)
     for task in findings["tasks"]:
+        if "task" not in shown:
+            table.add_row(task["task"], style="bold")
         for number, curve in enumerate(task["curves"]):
             lines = (curve["baselines"].get(name) for name in ("closed book", "oracle"))
-            table.add_row(
+            cells = (
                 ("" if number else task["task"]),
                 SHORT[curve["score"]],
                 " ".join(f"{p['slot'] + 1}:{100 * p['mean']:.0f}" for p in curve["points"]),
@@ -43,7 +52,7 @@ def print_table(findings: dict[str, Any]) -> None:
                 str(curve["worst"] + 1) if curve["gap"] else "-",
                 *(f"{100 * line['mean']:.0f}" if line else "-" for line in lines),
             )
-    console = Console(highlight=False)
+            table.add_row(*(cell for name, cell in zip(columns, cells, strict=True) if name in shown))
     console.print(table)
     for task in findings["tasks"]:
         few = few_items_note(task["items"])

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from whence.cli.fitted_table import NARROW
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bars
     from rich.progress import ProgressColumn, TaskID
 
 
-NARROW = 60  # a terminal with fewer columns has no room for a bar
 GRACE = 0.25  # the share of the time limit that a piece of work may take beyond it
 
 
@@ -63,9 +64,9 @@ class ProgressBars:
         if self._bars is None:
             print(description, file=sys.stderr, flush=True)
         elif self._whole is None:
-            self._whole = self._bars.add_task(description, total=None, left="")
+            self._whole = self._bars.add_task(description, total=None, count="", left="")
         else:
-            self._bars.update(self._whole, description=description, total=None, completed=0, left="")
+            self._bars.update(self._whole, description=description, total=None, completed=0, count="", left="")
 
     def advance(self, done: int, total: int, description: str, step: int, steps: int) -> None:
         """Report how far a running piece has come. Several may run at once; each has a bar of its own."""
@@ -76,10 +77,10 @@ class ProgressBars:
         if self._bars is None:
             return
         if description not in self._parts:
-            self._parts[description] = self._bars.add_task(f"  {description}", total=steps, left="")
+            self._parts[description] = self._bars.add_task(f"  {description}", total=steps, count="", left="")
         part = self._parts[description]
         assert part is not None
-        self._bars.update(part, completed=step)
+        self._bars.update(part, completed=step, count=f"{step}/{steps}")
         self._show(done, total, None, format_time_left(left))
 
     def _show(self, done: int, total: int, description: str | None, words: str) -> None:
@@ -87,9 +88,9 @@ class ProgressBars:
         if self._bars.console.width < NARROW:
             words = words.removeprefix("about ")
         if self._whole is None:
-            self._whole = self._bars.add_task(description or "", total=total, left="")
+            self._whole = self._bars.add_task(description or "", total=total, count="", left="")
         fields: dict[str, Any] = {} if description is None else {"description": description}
-        self._bars.update(self._whole, total=total, completed=done, left=words, **fields)
+        self._bars.update(self._whole, total=total, completed=done, count=f"{done}/{total}", left=words, **fields)
 
 
 @contextmanager
@@ -110,7 +111,7 @@ def show_progress(minutes: float | None = None, existing: int = 0) -> Iterator[P
 
 def make_bars(console: Console) -> Bars:
     """Rich's progress display for a terminal. Where it is narrow, there is no bar, and descriptions are cut before numbers."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bars
     from rich.table import Column
 
@@ -121,7 +122,10 @@ def make_bars(console: Console) -> Bars:
     if console.width >= NARROW:
         columns.append(BarColumn(bar_width=min(24, console.width // 5)))
     columns += [
-        MofNCompleteColumn(table_column=numbers),
+        # not rich's own column of the count: it writes 0/? for a phase without a number
+        TextColumn(
+            "{task.fields[count]}", table_column=numbers, justify="right", style="progress.download", markup=False
+        ),
         TextColumn("{task.fields[left]}", table_column=left, markup=False),
     ]
     return Bars(*columns, console=console, expand=True)
