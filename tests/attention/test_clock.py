@@ -212,7 +212,7 @@ def test_second_derivatives_and_dropout_of_the_tiled_operator():
         return attend(q, k, v, position=position, clock=steps, causal=True, backend="blockwise")
 
     inputs = (steps.requires_grad_(), q.requires_grad_())
-    assert torch.autograd.gradgradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs, fast_mode=True)
     torch.manual_seed(0)
     dropped = attend(q, k, v, position=position, clock=steps, causal=True, dropout=0.5, backend="blockwise")
     assert all(g.isfinite().all() for g in torch.autograd.grad(dropped.sum(), inputs))

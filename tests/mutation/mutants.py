@@ -65,6 +65,10 @@ QUICK = ["-x", "-q", "--tb=no", "-o", "addopts=", "-pno:cacheprovider", "-pno:un
 
 # file below src/whence (or below papers/src), what stands there, what stands there instead, which tests must notice
 MUTANTS = [
+    # the running sum of a clock
+    (A + "clock.py", "torch.where(layout.real[:, None, :], steps, 0.0)", "steps + 0.0", ["tests/attention/test_clock.py", "-k", "padding"]),
+    (A + "blockwise_kernel.py", "d_k_clock[tile.batch, heads, tile.keys].sub_(dz.sum(2))", "d_k_clock[tile.batch, heads, tile.keys].add_(dz.sum(2))", ["tests/attention/test_clock.py", "-k", "every_dtype"]),
+    (A + "blockwise_kernel.py", "rows - rows % self.plan.block % CLOCK_ROWS", "rows - rows % self.plan.block", ["tests/attention/test_clock.py", "-k", "every_dtype"]),
     # a dropped sign
     (P + "alibi.py", "return -self.scale", "return self.scale", ["tests/position/test_alibi.py"]),
     (P + "epar.py", "torch.exp(-self.beta()", "torch.exp(self.beta()", ["tests/position/test_epar.py"]),
