@@ -108,7 +108,7 @@ def run_case(case: Case, protocol: dict[str, Any], level: str, run: int, pairs: 
     }  # fmt: skip
 
 
-def attainable_share(case: Case, protocol: dict[str, Any], name: str) -> float | None:
+def attainable_share(case: Case, protocol: dict[str, Any], name: str, seeds: int) -> float | None:
     """How often all parameters of the known family can be within the allowed error; None for no effect.
 
     The parameters are estimated with the smallest variance that is possible without bias, and their errors are Gaussian.
@@ -118,20 +118,29 @@ def attainable_share(case: Case, protocol: dict[str, Any], name: str) -> float |
     level, d = protocol["levels"][name], np.array(table_knots(**protocol["knots"]), float)
     steps = np.abs(np.subtract.outer(np.arange(len(d)), np.arange(len(d))))
     noise = noise_of(case, level, d)
-    covariance = noise**2 / protocol["seeds"] * level["correlation"] ** steps
+    covariance = noise**2 / seeds * level["correlation"] ** steps
     values = list(case.parameters.values())
     columns = [np.ones_like(d)]
     if case.hook == "scale":  # the level of a scale is a factor
         columns = [case.evaluate(d, values)]
     for number, value in enumerate(values):
         step = 1e-4 * abs(value)
-        up, down = (values[:number] + [value + sign * step] + values[number + 1 :] for sign in (1, -1))
+        up, down = ([*values[:number], value + sign * step, *values[number + 1 :]] for sign in (1, -1))
         columns.append((case.evaluate(d, up) - case.evaluate(d, down)) / (2 * step))
     design = np.stack(columns, 1)
     information = design.T @ np.linalg.solve(covariance, design)
     own = np.linalg.inv(information)[1:, 1:]
     errors = np.random.default_rng(0).multivariate_normal(np.zeros(len(values)), own, TRIALS)
     return float((np.abs(errors) <= protocol["largest_error"] * np.abs(values)).all(1).mean())
+
+
+def seeds_needed(case: Case, protocol: dict[str, Any], name: str) -> int | None:
+    """The smallest power of two of seeds with which at least 95 % are attainable; None for no effect."""
+    if not case.parameters:
+        return None
+    return next(
+        n for n in (2**power for power in range(1, 20)) if (attainable_share(case, protocol, name, n) or 0) >= 0.95
+    )
 
 
 def judge(protocol: dict[str, Any], results: dict[str, Any]) -> dict[str, bool]:
@@ -160,7 +169,8 @@ def main() -> None:
             recovered = sum(run["recovered"] for run in runs)
             results[level][name] = {
                 "family": case.family, "parameters": case.parameters, "recovered": recovered,
-                "attainable": attainable_share(case, protocol, level), "runs": runs,
+                "attainable": attainable_share(case, protocol, level, protocol["seeds"]),
+                "seeds_needed": seeds_needed(case, protocol, level), "runs": runs,
             }  # fmt: skip
             print(f"{level}, {name}: {recovered} of {len(runs)} recovered", flush=True)
     verdicts = judge(protocol, results)

@@ -183,20 +183,30 @@ def cures() -> str:
 def planted_curves(record: dict[str, Any]) -> str:
     """How often a planted curve is named, from the committed record."""
     rows = []
-    for name, case in record["results"].items():
-        family = sum(run["named"] == case["family"] for run in case["runs"])
-        errors = [error for run in case["runs"] for error in run["errors"].values()]
-        largest = f"{100 * max(errors):.0f} %" if errors else "n/a"
-        rows.append(
-            [
-                name,
-                case["family"],
-                f"{family} of {len(case['runs'])}",
-                f"{case['recovered']} of {len(case['runs'])}",
-                largest,
-            ]
-        )
-    return markdown(["curve", "family", "named", "named, parameters within 10 %", "largest error of a parameter"], rows)
+    for level, cases in record["results"].items():
+        for name, case in cases.items():
+            family = sum(run["named"] == case["family"] for run in case["runs"])
+            possible = case["attainable"]
+            rows.append(
+                [
+                    level,
+                    name,
+                    f"{family} of {len(case['runs'])}",
+                    f"{case['recovered']} of {len(case['runs'])}",
+                    "n/a" if possible is None else f"{100 * possible:.0f} %",
+                    "n/a" if possible is None else str(case["seeds_needed"]),
+                ]
+            )
+    head = [
+        "noise",
+        "curve",
+        "family named",
+        "family, and parameters within 10 %",
+        "attainable with 5 seeds",
+        "seeds for 95 %",
+    ]
+    verdicts = ", ".join(f"{level} {'met' if met else 'not met'}" for level, met in record["met"].items())
+    return f"{markdown(head, rows)}\n\nCriterion: {verdicts}."
 
 
 def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:

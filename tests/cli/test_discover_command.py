@@ -23,6 +23,7 @@ SMALL = [
         (["--budget", "soon"], ("--budget", "'soon'", "20m")),
         (["--task", "lm", "--context", "4"], ("4 tokens", "at least 10", "--context")),
         (["--data", "missing.txt"], ("--data", "missing.txt", "check the path")),
+        (["--task", "lm", "--model", "quick"], ("--task", "'lm'", "leave out")),
         (["--tokens", "bytes"], ("--tokens", "no --data", "add --data")),
     ],
 )
@@ -71,6 +72,18 @@ def test_the_smoothness_with_the_best_validation_value_is_chosen(monkeypatch, tm
     assert [arm.name for arm in comparison[0].arms] == ["discovered", "table", "epar", "alibi", "power", "rotary"]
     assert [study.decision.split for study in comparison] == ["test", "16x"]
     assert all(study.decision.baseline == "discovered" and study.comparisons == 10 for study in comparison)
+
+
+def test_the_profiles_of_a_pretrained_model(run_whence, tmp_path):
+    done = run_whence("discover", "--model", "quick", "--seeds", "2", "--context", "64", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert sum(document["families"].values()) == len(document["heads"]) and "text 2 of 2" in done.stderr
+    assert "Which curve does attention follow" in (tmp_path / document["report"]).read_text()
+    again = run_whence("discover", "--model", "quick", "--seeds", "2", "--context", "64", "--json")
+    assert json.loads(again.stdout) == document and "text 2 of 2" not in again.stderr
+    short = run_whence("discover", "--model", "quick", "--context", "100000")
+    assert short.returncode == 2 and "tokens" in short.stderr and "longer text" in short.stderr
 
 
 def test_a_record_of_other_tables_is_refused(tmp_path):

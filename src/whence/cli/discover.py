@@ -13,6 +13,7 @@ import typer
 
 from whence import records
 from whence.cli.compare import MODEL, name_options, parse_duration
+from whence.cli.discover_model import QUICK, Texts, discover_model
 from whence.cli.json_output import JsonOption, json_document, select
 from whence.errors import usage_error
 
@@ -31,6 +32,8 @@ whence discover --task retrieval --acts-on "bias and scale" --seeds 8 --budget 1
 
 whence discover --data book.txt --tokens bytes --context 64
 
+whence discover --model smollm2
+
 whence compare --position build/discover/NAME/discovered.py:Discovered --position rotary
 
 Tasks: lm (language modelling on Python's help topics), retrieval, and every other task of whence compare."""
@@ -41,6 +44,10 @@ def discover(
     task: Annotated[
         str | None, typer.Option(help="lm, retrieval, or any task of whence compare. Default: lm without --data.")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Name the attention profiles of a pretrained model instead: smollm2, a folder or a name on the hub."),
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Text file or folder, table, or Hugging Face dataset (hf:NAME).")] = None,
     text_column: Annotated[str | None, typer.Option(help="Column of --data with the texts. Default: text.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Column of --data with the labels.")] = None,
@@ -48,12 +55,12 @@ def discover(
         str | None, typer.Option(help="Tokens of --data: words, bytes, characters or a tokenizer.json.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option(help="Tokens of a training input, for --data and tasks on texts.", min=1)
+        int | None, typer.Option(help="Tokens of a training input, or of a text with --model.", min=1)
     ] = None,
     acts_on: Annotated[
         str, typer.Option(help='What the free curve changes in the score: bias, scale, or "bias and scale".')
     ] = "bias",
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds. Default: 5; with --quick 4.", min=2)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds, or of texts with --model. Default: 5; with --quick 4, or 3 texts.", min=2)] = None,
     smoothness: Annotated[
         str | None, typer.Option(help="Weights to try on validation data, as 0,0.003,0.03; one weight is not tried.")
     ] = None,
@@ -97,6 +104,12 @@ def discover(
     results = ctx.with_resource(json_document("discover", as_json))
     # every text is parsed before data or tasks are read
     deadline = time.monotonic() + parse_duration(budget)
+    if model is not None:
+        if task is not None:
+            raise usage_error("--task", repr(task), "a pretrained model is not trained", "leave out --task or --model")
+        usual = QUICK if quick else Texts()
+        discover_model(model, data, Texts(seeds or usual.count, context or usual.tokens), out, results)
+        return
     multiples = default_studies.parse_lengths(lengths)
     own_smoothness = None if smoothness is None else parse_smoothness(smoothness)
     if challenger:
