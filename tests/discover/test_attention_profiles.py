@@ -1,16 +1,18 @@
 """Distance profiles of a model's attention: averages around knots, without the first key, named for every head."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from whence import hf, probe
+from whence import hf, probe, records
 from whence.discover import Curves
 from whence.discover.attention_profiles import ProfileWithoutFirstKey, measure_profiles, name_profiles
 from whence.errors import WhenceError
 from whence.position.free_table import table_knots
+from whence.report.discovery.profile_page import page
 
 TOKENS = 64
 
@@ -58,3 +60,10 @@ def test_every_head_is_named(model, curves):
 def test_few_or_short_texts_are_refused(model):
     with pytest.raises(WhenceError, match=r"1 texts of \[64\] tokens.*at least 2.*longer texts"):
         measure_profiles(model, [torch.zeros(64, dtype=torch.long)])
+
+
+def test_the_committed_record_of_smollm2_has_a_page():
+    record = records.read(Path(__file__).resolve().parents[2] / "benchmarks" / "records" / "smollm2_profiles.json")
+    assert sum(record["families"].values()) == len(record["heads"]) == 270 and record["num_heads"] == 9
+    text = page(record)
+    assert "Bump in log distance" in text and "smollm2" in text and "src=" not in text
