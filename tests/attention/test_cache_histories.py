@@ -62,7 +62,7 @@ class History:
         how = {"window": self.window} | rng.choice([{}, {"scale": 0.7}, {"temperature": 2.0}, {"scale": -1.5}])
         self.settings = {name: value for name, value in how.items() if value is not None}
         self.layer = None
-        if any("embed" in EFFECTS[name] for name in self.names) or rng.random() < 0.1:
+        if any(EFFECTS[name] & {"embed", "clock"} for name in self.names) or rng.random() < 0.1:
             self.layer = Attention(
                 self.heads * self.dim, self.heads, self.mechanism.position, num_kv_heads=self.groups, head_dim=self.dim,
                 value_dim=self.value_dim, causal=True, **self.settings,
@@ -246,18 +246,24 @@ class History:
                 self.project(name, side, where, parts)
                 for name, side, where in (("queries", queries, q_positions), ("keys", keys, k_positions), ("values", keys, k_positions))
             )  # fmt: skip
+        x = None if self.layer is None else self.embed(keys, k_positions, parts)
         segment_ids = (torch.tensor([s.document for s in side]) for side in (queries, keys))
         q_segment_ids, k_segment_ids = segment_ids if self.packed else (None, None)
         out, _ = plain.attention(
             q, k, v, parts, q_positions, k_positions, causal=True, q_segment_ids=q_segment_ids, k_segment_ids=k_segment_ids,
-            **self.settings,
+            x=x, **self.settings,
         )  # fmt: skip
         return out if self.layer is None else out.transpose(0, 1).flatten(1) @ self.tensors["out.weight"].T
 
-    def project(self, name, slots, positions, parts):
+    def embed(self, slots, positions, parts):
+        """The layer input of some tokens."""
         x = torch.stack([self.chunks[s.chunk]["x"][s.row, s.place] for s in slots])
         for part in parts:
             x = x if part.embed is None else x + part.embed(positions)
+        return x
+
+    def project(self, name, slots, positions, parts):
+        x = self.embed(slots, positions, parts)
         heads = self.heads if name == "queries" else self.groups
         return (x @ self.tensors[f"{name}.weight"].T).reshape(len(slots), heads, -1).transpose(0, 1)
 
