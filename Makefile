@@ -68,7 +68,7 @@ docs: $(READY)
 
 site: export NO_MKDOCS_2_WARNING := 1
 site: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict --quiet
+	OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 bench: $(READY)

@@ -56,6 +56,8 @@ def test_every_page_is_in_the_navigation_once():
 
 def test_the_site_is_strict_and_loads_nothing_from_a_network():
     assert SETTINGS["strict"] is True and SETTINGS["theme"]["font"] is False
+    # with --quiet mkdocs counts no warnings, so that nothing is strict
+    assert "/mkdocs build --strict\n" in (ROOT / "Makefile").read_text()
     assert not {"extra_javascript", "google_analytics"} & set(SETTINGS)
     assert mkdocs_hooks.NETWORK.search('<link rel="stylesheet" href="https://fonts.example/a.css">')
     assert mkdocs_hooks.NETWORK.search("<script async src='//cdn.example/a.js'></script>")

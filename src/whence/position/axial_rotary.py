@@ -8,6 +8,8 @@ layouts exist, and weights trained with one do not work with the other: ``"block
 and c + D/2, [row, column, row, column] (Qwen2-VL). Pixtral, which gives even frequencies to rows and odd ones to columns, is neither.
 
 A ``grid`` of three sizes has frames, rows and columns. Positions are indices in reading order; see ``whence.position.grid``.
+
+Use it for images and videos, where a token has a row and a column and the distance in reading order means little.
 """
 
 from __future__ import annotations

@@ -14,6 +14,9 @@ Read in the code of the paper and in vLLM's ``FourierRotaryEmbedding``. They dif
 - whether M learns: fixed in the paper's code; vLLM loads it from the checkpoint. ``learnable`` decides.
 - the remaining planes: the text sets their frequency to 0, that is cos = 1 and sin = 0. Both codes pad sin with 1 as well, which
   doubles the scores of these planes. ``compat=True`` does that too, for weights trained so.
+
+Use it instead of rotary in decoders that must read longer inputs than they were trained on, where absolute positions
+may matter.
 """
 
 from __future__ import annotations

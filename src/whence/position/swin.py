@@ -13,6 +13,9 @@ standard deviation 0.02, transformers' from 0 (``std=0``).
 
 Differences beyond the table use its edge. A ``grid`` of three sizes has frames, rows and columns, as in Video Swin. Positions are
 indices in reading order; see ``whence.position.grid``.
+
+Use it for images and videos of a fixed size, or with ``form="continuous"`` for several sizes, where the bias should be
+learned.
 """
 
 from __future__ import annotations
