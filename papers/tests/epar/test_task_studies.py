@@ -9,7 +9,7 @@ from whence import records
 from whence.lab.runner import run_study
 from whence.lab.study_task import load_task
 from whence_papers import FOLDER
-from whence_papers.epar.task_studies import SIZES
+from whence_papers.epar.task_studies import SIZES, size_for
 
 PROTOCOL = runpy.run_path(str(FOLDER / "studies/epar/protocol.py"))
 NAMES = ("question_answering", "glue", "summarization", "language_modelling")
@@ -42,6 +42,12 @@ def test_questions(tmp_path):
     assert load_task(original).settings["order"] == "original"
     for row in run_two_arms(shuffled, tmp_path):
         assert row["value"] == row["token_f1"] and "exact_match" in row
+    names = [study.name for study in FILES["question_answering"]["studies"]("gpu")]
+    assert names == [
+        f"question-answering-gpu-{task}-{order}"
+        for task in ("squad", "questions")
+        for order in ("original", "shuffled")
+    ]
     (own, _) = FILES["question_answering"]["studies"]("gpu", "mine.json")
     assert own.task == "squad" and own.task_settings["path"] == "mine.json"
 
@@ -54,6 +60,17 @@ def test_the_other_tasks(name, metric, tmp_path):
     assert load_task(study).metric == metric
     for row in run_two_arms(study, tmp_path):
         assert row["value"] == (row[metric] if metric in row else pytest.approx(row["value"])) and row["value"] > 0
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_steps_of_the_gpu_follow_from_the_size_of_the_data(name):
+    for study in FILES[name]["studies"]("gpu"):
+        assert "epochs" in study.about and study.budget.steps <= 2500
+
+
+def test_size_for_a_data_set():
+    assert size_for("gpu", 1000, 3, batch_size=100).steps == 30
+    assert size_for("gpu", batch_size=100).steps == SIZES["gpu"].steps
 
 
 def test_own_data():

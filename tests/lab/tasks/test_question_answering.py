@@ -9,6 +9,7 @@ from whence import WhenceError
 from whence.lab import data_options, study_task, training
 from whence.lab.answer_scores import exact_match, score_answer, token_f1
 from whence.lab.arms import parse_arm
+from whence.lab.data.cloze import make_cloze_questions
 from whence.lab.data.generated_texts import generate_questions
 from whence.lab.data.squad import Question, read_questions, shuffle_sentences
 from whence.lab.study import Budget, Decision, Study
@@ -212,6 +213,25 @@ def test_without_unanswerable_questions_every_question_gets_an_answer(tmp_path):
     (tmp_path / "v1.json").write_text(squad_json(questions))
     task = load("squad", path=str(tmp_path / "v1.json"), context=48)
     assert all(task.answer(task.build_model(MODEL, parse_arm("none"), 0), "test"))
+
+
+def test_cloze_questions_of_the_training_contexts(folder, monkeypatch):
+    monkeypatch.setenv("WHENCE_DATA", str(folder))
+    plain, more = load("squad", context=40), load("squad", context=40, unanswerable=False, cloze=30)
+    cloze = [one for one in more.parts["train"].questions if one.id.startswith("cloze")]
+    contexts = {one.context for one in plain.parts["train"].questions}
+    assert len(cloze) == 30 and {one.context for one in cloze} <= contexts
+    for one in cloze:
+        ((answer, start),) = one.answers
+        assert one.context[start:].startswith(answer) and "what" in one.question and answer not in one.question.split()
+    assert all(one.answers for own in more.parts.values() for one in own.questions) and not more.may_abstain
+    assert (more.settings["cloze"], more.settings["unanswerable"]) == (30, False) and "cloze" not in plain.settings
+
+
+def test_some_cloze_questions_have_no_answer(folder):
+    made = make_cloze_questions(generate_questions(20, 2, 0), 60)
+    without = [one for one in made if not one.answers]
+    assert 5 < len(without) < 40 and made == make_cloze_questions(generate_questions(20, 2, 0), 60)
 
 
 def test_validation_has_contexts_of_its_own(task):

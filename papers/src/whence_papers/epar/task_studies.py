@@ -7,7 +7,7 @@ adds position vectors to the input of its models as well, so EPAR is also tried 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from whence.lab.study import Budget, Decision, Study
@@ -29,13 +29,15 @@ class TrainingSize:
     lr: float
     precision: str = "no"
     seeds: tuple[int, ...] = SEEDS
+    epochs: float | None = None  # how often an input of the data occurs; None where it is not known beforehand
 
     def describe(self, what: str) -> str:
         """A sentence about the size; ``what`` is one input of a batch, in the plural."""
         layers = "1 layer" if self.layers == 1 else f"{self.layers} layers"
+        passes = "" if self.epochs is None else f", {self.epochs:g} epochs"
         return (
-            f"{layers}, {self.embed_dim} wide, {self.heads} heads; {self.steps:,} steps of {self.batch_size} {what}. The source has "
-            "about 110 million parameters."
+            f"{layers}, {self.embed_dim} wide, {self.heads} heads; {self.steps:,} steps of {self.batch_size} {what}{passes}. The "
+            "source has about 110 million parameters."
         )
 
 
@@ -43,9 +45,24 @@ class TrainingSize:
 SIZES = {
     "small": TrainingSize(16, 2, 1, 0.0, steps=4, batch_size=8, lr=3e-3, seeds=SEEDS[:2]),
     "cpu": TrainingSize(64, 4, 2, 0.1, steps=800, batch_size=32, lr=1e-3),
-    "gpu": TrainingSize(256, 4, 4, 0.1, steps=5000, batch_size=64, lr=5e-4, precision="bf16"),
+    "gpu": TrainingSize(256, 4, 2, 0.1, steps=2000, batch_size=64, lr=5e-4, precision="bf16"),
     "source": TrainingSize(768, 12, 12, 0.1, steps=100_000, batch_size=64, lr=1e-4, precision="bf16"),
 }
+
+
+def size_for(scale: str, inputs: int = 0, epochs: float = 0, **changes: Any) -> TrainingSize:
+    """The size of a scale for a data set: so many steps that each of its ``inputs`` occurs ``epochs`` times.
+
+    Small models on an accelerator are limited by the launches of kernels, so a run of the scale "gpu" has at most about
+    2,000 steps: the nine arms with five seeds then take a few minutes with twelve runs side by side.
+
+    >>> size_for("gpu", inputs=216, epochs=30, batch_size=16).steps
+    405
+    """
+    size = replace(SIZES[scale], **changes)
+    if not inputs:
+        return size
+    return replace(size, steps=max(1, round(inputs * epochs / size.batch_size)), epochs=epochs)
 
 
 def build_task_study(

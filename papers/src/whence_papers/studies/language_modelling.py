@@ -11,7 +11,7 @@ whose training part trains, at the size of the source). ``data`` names other tex
 from typing import Any
 
 from whence.lab.study import Study
-from whence_papers.epar.task_studies import SIZES, build_task_study
+from whence_papers.epar.task_studies import SIZES, build_task_study, size_for
 
 #: tasks and settings by scale; the name of a study says which part trains
 SCALES: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
@@ -21,24 +21,30 @@ SCALES: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "wikitext2-valid": ("wikitext2", {"context": 64, "blocks": 128, "train_part": "valid", "words": 4000}),
     },
     "gpu": {
-        "books": ("books", {"context": 512, "blocks": 256, "characters": None}),
-        "wikitext2-valid": ("wikitext2", {"context": 256, "blocks": 256, "train_part": "valid", "words": 10_000}),
+        "books": ("books", {"context": 256, "blocks": 256, "characters": 20_000_000}),
+        "wikitext2-valid": ("wikitext2", {"context": 128, "blocks": 512, "train_part": "valid", "words": 8000}),
     },
     "source": {"wikitext103": ("wikitext103", {"context": 1024, "blocks": 512, "words": 32_000})},
 }
-CONTEXTS = {"small": 16, "cpu": 64, "gpu": 512, "source": 1024}
+CONTEXTS = {"small": 16, "cpu": 64, "gpu": 256, "source": 1024}
+#: sizes for one large accelerator: 0.8 epochs of 20 million bytes, and 12 epochs of 217,646 words, where dropout is needed
+GPU = {
+    "books": size_for("gpu", 20_000_000 // 256, 0.8, layers=3, batch_size=32, dropout=0.0, lr=1e-3),
+    "wikitext2-valid": size_for("gpu", 217_646 // 128, 12, layers=3, batch_size=64, dropout=0.2, lr=1e-3),
+}
 
 
 def studies(scale: str = "cpu", data: str | None = None) -> list[Study]:
     texts = {"text": ("text_file", {"path": data, "context": CONTEXTS[scale]})} if data else SCALES[scale]
+    sizes = {name: GPU.get(name, SIZES["gpu"]) if scale == "gpu" else SIZES[scale] for name in texts}
     return [
         build_task_study(
             name=f"language-modelling-{scale}-{name}",
             question="Does EPAR predict text better than the positions its source compares it with, also beside position vectors?",
             task=task,
             task_settings=settings | {"lengths": [1]},
-            size=SIZES[scale],
-            about=SIZES[scale].describe(f"windows of {settings['context']} tokens"),
+            size=sizes[name],
+            about=sizes[name].describe(f"windows of {settings['context']} tokens"),
         )
         for name, (task, settings) in texts.items()
     ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from whence.errors import usage_error
 from whence.lab.data import squad
+from whence.lab.data.cloze import UNANSWERABLE, make_cloze_questions
 from whence.lab.data.generated_texts import generate_questions
 from whence.lab.data.squad import hash_questions, split_questions
 from whence.lab.tasks.base import require_at_least, require_choice
@@ -64,6 +66,8 @@ class Squad(QuestionAnswering):
         words: largest vocabulary of words or characters.
         max_answer: largest number of tokens of a predicted answer.
         questions: number of training questions; 0 for all.
+        unanswerable: whether questions without an answer take part, as in SQuAD 2.0.
+        cloze: number of cloze questions about the training contexts that training has besides; see ``make_cloze_questions``.
         test_questions: number of questions of each other part; 0 for all.
         split_seed: seed of the split of a single file.
         sha256: the hash that the data must have, if it is not empty.
@@ -84,8 +88,11 @@ class Squad(QuestionAnswering):
         test_questions: int = 0,
         split_seed: int = 0,
         sha256: str = "",
+        unanswerable: bool = True,
+        cloze: int = 0,
     ) -> None:
         check_question_settings(self.name, order, context, words, max_answer)
+        require_at_least(self.name, "cloze", cloze, 0)
         require_choice(self.name, "train_part", train_part, ("train", "dev"))
         require_at_least(self.name, "questions", questions, 0)
         require_at_least(self.name, "test_questions", test_questions, 0)
@@ -105,10 +112,20 @@ class Squad(QuestionAnswering):
             read, how = split_questions(files[""].name, read[""], split_seed)
         elif "test" not in read:  # a folder of train and dev: dev decides
             read["test"] = read.pop("validation")
+        if not unanswerable:
+            read = {part: [one for one in own if one.answers] for part, own in read.items()}
         limits = {part: questions if part == "train" else test_questions for part in read}
         read = {part: own[: limits[part] or None] for part, own in read.items()}
-        settings = {
+        settings: dict[str, Any] = {
             "file": Path(path).name, "train_part": train_part, "split_seed": split_seed, "data_hash": hash_questions(read),
         }  # fmt: skip
+        if not unanswerable:  # the usual values are left out, so that older records stay valid
+            settings["unanswerable"] = False
+            how += "; questions without an answer are left out"
+        if cloze:
+            settings["cloze"] = cloze
+            share = UNANSWERABLE if unanswerable else 0.0
+            read["train"] = [*read["train"], *make_cloze_questions(read["train"], cloze, unanswerable=share)]
+            how += f"; {cloze:,} cloze questions about the training contexts train as well"
         super().__init__(read, order, tokens, context, words, max_answer, settings)
         self._facts["split"] = how
