@@ -46,7 +46,8 @@ def make_cloze_questions(
             [word for word in side.rstrip(".!?").split() if drawn.random() >= DROPPED]
             for side in (sentence[:first], sentence[last:])
         )
-        asked, answers = " ".join([*before, "what", *after]), ((answer, start + first),)
+        asked = " ".join([*before, "what", *after])
+        answers: tuple[tuple[str, int], ...] = ((answer, start + first),)
         if drawn.random() < unanswerable:
             _, context = drawn.choice(contexts)
             if answer in context:
