@@ -20,10 +20,13 @@ TEXTS = [
 def test_each_parameter_has_a_control_whose_ends_are_accepted(text):
     (controls,) = find_controls(text, DIMS)
     (term,) = parse_position(text).terms
-    parameters = set(inspect.signature(term.factory).parameters) - MODEL_SIZES
+    signature = inspect.signature(term.factory).parameters
+    parameters = set(signature) - MODEL_SIZES
     if term.name == "NoPosition" or (term.name == "Rotary" and "DynamicNtk" not in text):  # their length has no use
         parameters -= {"length"}
-    assert {control.path[1] for control in controls} == parameters - {"decay_times"}  # a pair of numbers is typed
+    pairs = {name for name, one in signature.items() if "tuple" in str(one.annotation)}  # typed in the text
+    typed = pairs | {"planes"}  # planes has one value at this head dimension
+    assert {control.path[1] for control in controls} == parameters - typed
     for control in controls:
         values = {"flag": (True, False), "choice": control.choices}.get(control.kind, (control.low, control.high))
         for value in values:

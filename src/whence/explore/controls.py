@@ -258,11 +258,12 @@ def _typical(parameter: inspect.Parameter, value: float) -> float:
 
 def _integer_control(
     path: tuple[int | str, ...], value: int, typical: float, automatic: bool, accepts: Callable[[Any], bool]
-) -> Control:
+) -> Control | None:
     step = next((step for step in (1, 2, 4, 8) if accepts(value + step) or accepts(value - step)), 1)
     low = _last_accepted(value, min(step, value), accepts, step)
     reach = max(min(4 * max(int(typical), 8), LARGEST_SLIDER_INTEGER), value)
-    return Control(path, "integer", value, low, _last_accepted(value, reach, accepts, step), step, automatic=automatic)
+    high = _last_accepted(value, reach, accepts, step)
+    return None if low == high else Control(path, "integer", value, low, high, step, automatic=automatic)
 
 
 def _number_control(
