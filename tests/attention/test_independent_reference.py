@@ -338,6 +338,13 @@ def test_a_call_in_float32(float32_case, request):
         assert_same(call, backend, run_package(call, backend), exact, eager)
 
 
+def has_holes(call):
+    """Whether padding stands between real tokens that are counted: their positions are then no run of the tensor."""
+    real = call.arguments.get("key_mask")
+    counted = not {"q_positions", "k_positions"} & call.arguments.keys()
+    return counted and real is not None and bool(((real[:, 1:] & ~real[:, :-1]).sum(1) + real[:, 0] > 1).any())
+
+
 @pytest.mark.parametrize("number", range(16))
 def test_a_call_of_the_fused_kernels(number, interpreted, poisoned):
     call = next(
@@ -345,6 +352,7 @@ def test_a_call_of_the_fused_kernels(number, interpreted, poisoned):
         for call in (draw_call(200_000 + number + 100 * n, torch.float32, fused=True) for n in range(100))
         if call.layer is None
         and not any(part.length in ("query", "sequence") for part in call.mechanism.position.parts)
+        and not has_holes(call)
     )
     exact, eager = run_reference(call, torch.float64), run_reference(call, torch.float32)
     assert_same(call, "triton", run_package(call, "triton"), exact, eager)

@@ -46,7 +46,8 @@ VARIANTS = {
 def test_every_mechanism_of_the_list(entry):
     report = whence.check(entry.make(4, 8))
     assert len(report.passed) + len(report.skipped) == len(CHECKS)
-    assert len(report.skipped) <= 2  # shift invariance and the other side, where they are not claimed
+    others = {name for name, _ in report.skipped} - {"steps of a clock"}  # few mechanisms have one
+    assert len(others) <= 2  # shift invariance and the other side, where they are not claimed
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -68,7 +69,7 @@ class Bell(whence.Position):
 
 def test_a_users_own():
     report = whence.check(Bell(8))
-    assert len(report.passed) == len(CHECKS)
+    assert len(report.passed) == len(CHECKS) - 1 and report.skipped == [("steps of a clock", "it has no clock")]
     assert "passed   gradients against finite differences" in str(report)
 
 
