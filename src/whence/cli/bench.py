@@ -94,8 +94,8 @@ def bench(
 ) -> None:
     from whence.bench.harness import Settings
     from whence.cli.bench_report import summarize_benchmarks, write_bench_comparison, write_bench_report
-    from whence.cli.compare import parse_duration
     from whence.cli.progress import OutOfTime
+    from whence.cli.training_options import parse_duration
     from whence.probe.probed_model import QUICK
     from whence.records import require_output_folder
 

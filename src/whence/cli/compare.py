@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +12,27 @@ import typer
 
 from whence.cli.compare_config import SETTINGS, choose_arms, read_config
 from whence.cli.json_output import JsonOption, json_document
-from whence.errors import usage_error
+from whence.cli.training_options import (
+    MODEL,
+    BatchSize,
+    Dropout,
+    Duration,
+    EmbedDim,
+    FfnDim,
+    Heads,
+    LabelColumn,
+    Layers,
+    LearningRate,
+    Settings,
+    Steps,
+    TextColumn,
+    Tokens,
+    WarmupSteps,
+    collect_settings,
+    name_options,
+    parse_duration,
+)
 from whence.position.catalogue import SHORT_NAMES
-
-#: title of these options in the help
-MODEL = "Model and budget of a run"
 
 HELP = "Train one small model with several positions on the same tasks and seeds, and write an HTML report."
 EXAMPLES = f"""Examples:
@@ -75,12 +90,8 @@ def compare(
             "glue, qmsum or arxiv data of its format."
         ),
     ] = None,
-    text_column: Annotated[
-        str | None, typer.Option(help="Column of --data with the texts, or its number. Default: text.")
-    ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="Column of --data with the labels, or its number. Default: label.")
-    ] = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
     source_column: Annotated[str | None, typer.Option(help="Column of --data with the source of each pair.")] = None,
     target_column: Annotated[str | None, typer.Option(help="Column of --data with the target of each pair.")] = None,
     subset: Annotated[str | None, typer.Option(help="Task of GLUE for --task glue. Default: sst2.")] = None,
@@ -107,9 +118,7 @@ def compare(
         str | None, typer.Option(help="Column of --data with train, validation or test. Default: a stratified split.")
     ] = None,
     split_seed: Annotated[int | None, typer.Option(help="Seed of the split of --data. Default: 0.", min=0)] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Tokens of --data: words, bytes, characters or a tokenizer.json.")
-    ] = None,
+    tokens: Tokens = None,
     context: Annotated[
         int | None, typer.Option(help="Tokens of a training input, for --data and tasks on texts.", min=1)
     ] = None,
@@ -132,7 +141,7 @@ def compare(
     until: Annotated[
         str | None, typer.Option(help="decided: add seeds in rounds; with --seeds, at most so many.")
     ] = None,
-    budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "10m",
+    budget: Duration = "10m",
     margin: Annotated[
         float | None,
         typer.Option(
@@ -158,33 +167,16 @@ def compare(
     ] = "local",
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/compare"),
     as_json: JsonOption = False,
-    layers: Annotated[int | None, typer.Option(help="Number of layers.", min=1, rich_help_panel=MODEL)] = None,
-    embed_dim: Annotated[
-        int | None, typer.Option(help="Dimension of a token's vector.", min=1, rich_help_panel=MODEL)
-    ] = None,
-    heads: Annotated[int | None, typer.Option(help="Number of query heads.", min=1, rich_help_panel=MODEL)] = None,
-    ffn_dim: Annotated[
-        int | None, typer.Option(help="Hidden units of each feed-forward network.", min=1, rich_help_panel=MODEL)
-    ] = None,
-    dropout: Annotated[float | None, typer.Option(help="Dropout probability.", rich_help_panel=MODEL)] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Training steps of every run.", min=1, rich_help_panel=MODEL)
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Inputs of a training step.", min=1, rich_help_panel=MODEL)
-    ] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=MODEL)] = None,
-    warmup_steps: Annotated[
-        int | None, typer.Option(help="Steps of linear warmup.", min=0, rich_help_panel=MODEL)
-    ] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Any other setting of ModelSpec or Budget, as schedule=cosine. Repeatable.",
-            rich_help_panel=MODEL,
-        ),
-    ] = None,
+    layers: Layers = None,
+    embed_dim: EmbedDim = None,
+    heads: Heads = None,
+    ffn_dim: FfnDim = None,
+    dropout: Dropout = None,
+    steps: Steps = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    warmup_steps: WarmupSteps = None,
+    setting: Settings = None,
     sweep: Annotated[
         list[str] | None,
         typer.Option(
@@ -208,7 +200,6 @@ def compare(
     from whence.cli.run import parse_shard, run_studies
     from whence.lab import data_options, default_studies, runner
     from whence.lab.setting_errors import rename_settings
-    from whence.lab.settings import parse_setting
     from whence.lab.sweeps import parse_sweeps
 
     results = ctx.with_resource(json_document("compare", as_json))
@@ -220,8 +211,11 @@ def compare(
     seconds = parse_duration(budget)
     looks = default_studies.choose_looks(seeds, until)
     multiples = None if lengths is None else default_studies.parse_lengths(lengths)
-    settings = dict(ctx.meta.get(SETTINGS, {}))
-    settings |= dict(parse_setting(text, "--set") for text in setting or ())
+    named = {
+        "layers": layers, "embed_dim": embed_dim, "heads": heads, "ffn_dim": ffn_dim, "dropout": dropout,
+        "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,
+    }  # fmt: skip
+    settings = {**ctx.meta.get(SETTINGS, {}), **collect_settings(setting, named)}
     tasks: list[str] = list(task or ())
     task_settings: dict[str, dict[str, Any]] = {}
     options = {
@@ -247,11 +241,6 @@ def compare(
     else:
         chosen = {name: value for name, value in options.items() if value is not None}
         task_settings = data_options.assign_options(tasks, chosen)
-    named = {
-        "layers": layers, "embed_dim": embed_dim, "heads": heads, "ffn_dim": ffn_dim, "dropout": dropout,
-        "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,
-    }  # fmt: skip
-    settings |= {name: value for name, value in named.items() if value is not None}
     with rename_settings(partial(name_options, [str(one.name) for one in ctx.command.params])):
         studies = default_studies.build_studies(
             tuple(tasks or default_studies.DEFAULT_TASKS),
@@ -277,26 +266,3 @@ def compare(
         studies = tuned
     left = max(1e-3, deadline - time.monotonic())
     run_studies(studies, out, jobs, None, executor, left, shard, results)
-
-
-def name_options(known: Sequence[str], settings: Sequence[str]) -> str:
-    """The options for settings.
-
-    >>> name_options(["embed_dim", "heads"], ["embed_dim", "heads"]), name_options(["lr"], ["schedule"])
-    ('--embed-dim and --heads', '--set schedule')
-    """
-    options = [f"--{name.replace('_', '-')}" if name in known else f"--set {name}" for name in settings]
-    return " and ".join(options)
-
-
-def parse_duration(text: str) -> float:
-    """Seconds.
-
-    >>> parse_duration("90s"), parse_duration("20m"), parse_duration("1.5h")
-    (90.0, 1200.0, 5400.0)
-    """
-    units = {"s": 1, "m": 60, "h": 3600}
-    number, unit = text[:-1], text[-1:]
-    if unit not in units or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
-        raise usage_error("--budget", repr(text), "it is a number with s, m or h", "pass 20m, for example")
-    return float(number) * units[unit]

@@ -12,9 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whence import records
-from whence.cli.compare import MODEL, name_options, parse_duration
 from whence.cli.discover_model import QUICK, Texts, discover_model
 from whence.cli.json_output import JsonOption, json_document, select
+from whence.cli.training_options import (
+    BatchSize,
+    Duration,
+    EmbedDim,
+    FfnDim,
+    Heads,
+    LabelColumn,
+    Layers,
+    LearningRate,
+    Settings,
+    Steps,
+    TextColumn,
+    Tokens,
+    collect_settings,
+    name_options,
+    parse_duration,
+)
 from whence.errors import usage_error
 
 if TYPE_CHECKING:
@@ -46,21 +62,26 @@ def discover(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="Name the attention profiles of a pretrained model instead: smollm2, a folder or a name on the hub."),
+        typer.Option(
+            help="Name the attention profiles of a pretrained model instead: smollm2, a folder or a name on the hub."
+        ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Text file or folder, table, or Hugging Face dataset (hf:NAME).")] = None,
-    text_column: Annotated[str | None, typer.Option(help="Column of --data with the texts. Default: text.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column of --data with the labels.")] = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="Tokens of --data: words, bytes, characters or a tokenizer.json.")
+    data: Annotated[
+        str | None, typer.Option(help="Text file or folder, table, or Hugging Face dataset (hf:NAME).")
     ] = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    tokens: Tokens = None,
     context: Annotated[
         int | None, typer.Option(help="Tokens of a training input, or of a text with --model.", min=1)
     ] = None,
     acts_on: Annotated[
         str, typer.Option(help='What the free curve changes in the score: bias, scale, or "bias and scale".')
     ] = "bias",
-    seeds: Annotated[int | None, typer.Option(help="Number of seeds, or of texts with --model. Default: 5; with --quick 4, or 3 texts.", min=2)] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Number of seeds, or of texts with --model. Default: 5; with --quick 4, or 3 texts.", min=2),
+    ] = None,
     smoothness: Annotated[
         str | None, typer.Option(help="Weights to try on validation data, as 0,0.003,0.03; one weight is not tried.")
     ] = None,
@@ -73,33 +94,31 @@ def discover(
     compare: Annotated[
         bool, typer.Option("--compare/--no-compare", help="Train the named formula against known mechanisms.")
     ] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="Small models and few steps: under two minutes on two cores.")] = False,
-    budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "20m",
-    jobs: Annotated[int | None, typer.Option(help="Number of runs at a time. Default: all cores or GPUs.", min=1)] = None,
-    out: Annotated[Path, typer.Option(help="Folder for records, the mechanism and the report.")] = Path("build/discover"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small models and few steps: under two minutes on two cores.")
+    ] = False,
+    budget: Duration = "20m",
+    jobs: Annotated[
+        int | None, typer.Option(help="Number of runs at a time. Default: all cores or GPUs.", min=1)
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for records, the mechanism and the report.")] = Path(
+        "build/discover"
+    ),
     as_json: JsonOption = False,
-    layers: Annotated[int | None, typer.Option(help="Number of layers.", min=1, rich_help_panel=MODEL)] = None,
-    embed_dim: Annotated[
-        int | None, typer.Option(help="Dimension of a token's vector.", min=1, rich_help_panel=MODEL)
-    ] = None,
-    heads: Annotated[int | None, typer.Option(help="Number of query heads.", min=1, rich_help_panel=MODEL)] = None,
-    ffn_dim: Annotated[
-        int | None, typer.Option(help="Hidden units of each feed-forward network.", min=1, rich_help_panel=MODEL)
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps of every run.", min=1, rich_help_panel=MODEL)] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Inputs of a training step.", min=1, rich_help_panel=MODEL)] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", rich_help_panel=MODEL)] = None,
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Any other setting of ModelSpec or Budget, as schedule=cosine. Repeatable.", rich_help_panel=MODEL),
-    ] = None,
-) -> None:  # fmt: skip
+    layers: Layers = None,
+    embed_dim: EmbedDim = None,
+    heads: Heads = None,
+    ffn_dim: FfnDim = None,
+    steps: Steps = None,
+    batch_size: BatchSize = None,
+    lr: LearningRate = None,
+    setting: Settings = None,
+) -> None:
     from whence.discover import challenger as gplearn
     from whence.discover import discovery, studies
     from whence.errors import require_package
     from whence.lab import default_studies, runner
     from whence.lab.setting_errors import rename_settings
-    from whence.lab.settings import parse_setting
 
     results = ctx.with_resource(json_document("discover", as_json))
     # every text is parsed before data or tasks are read
@@ -114,14 +133,14 @@ def discover(
     own_smoothness = None if smoothness is None else parse_smoothness(smoothness)
     if challenger:
         require_package("gplearn", "the challenger of whence discover (or pass --no-challenger)", "discover")
-    settings = dict(parse_setting(text, "--set") for text in setting or ())
     named = {
         "layers": layers, "embed_dim": embed_dim, "heads": heads, "ffn_dim": ffn_dim, "steps": steps,
         "batch_size": batch_size, "lr": lr,
     }  # fmt: skip
+    own_settings = collect_settings(setting, named)
     name, task_settings = choose_task(task, data, text_column=text_column, label_column=label_column, tokens=tokens)
     size = studies.choose_size(name, quick)
-    settings = {**size.settings, **settings, **{key: value for key, value in named.items() if value is not None}}
+    settings = {**size.settings, **own_settings}
     with rename_settings(partial(name_options, [str(one.name) for one in ctx.command.params])):
         tables = studies.build_tables_study(
             name, acts_on, seeds or size.seeds, settings=settings, task_settings=task_settings, context=context,

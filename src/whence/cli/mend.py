@@ -79,9 +79,9 @@ def mend(
     out: Annotated[Path, typer.Option(help="Folder for records, the report and the recipe.")] = Path("build/mend"),
     as_json: JsonOption = False,
 ) -> None:
-    from whence.cli.compare import parse_duration
     from whence.cli.mend_report import summarize_trial, write_trial_report
     from whence.cli.progress import OutOfTime, probe_progress, stop_forward_passes
+    from whence.cli.training_options import parse_duration
     from whence.mend import trial_plan as plans
     from whence.mend.trial import Trial
     from whence.probe import probed_model

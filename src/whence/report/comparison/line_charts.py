@@ -19,11 +19,10 @@ from whence.report.comparison.svg import (
     HEIGHT,
     LEFT,
     TOP,
-    WIDTH,
     Point,
     Scale,
     Series,
-    distance_scale,
+    distance_chart,
     length_scale,
     line_chart,
     linear_scale,
@@ -107,11 +106,9 @@ def attention_by_distance_charts(study: dict[str, Any], styles: Mapping[str, Arm
             points = [(d, value) for d, value in zip(mass["distance"], row, strict=False) if is_finite_number(value)]
             if points:
                 series.append(Series(styles[name], [], points))
-        x = distance_scale(distances, LEFT, WIDTH - 14)
-        y = linear_scale(values, SMALL_HEIGHT - BOTTOM, TOP, max_ticks=4, include_zero=True)
-        chart = line_chart(
-            series, x, y, "distance between query and key (tokens, log scale)", f"layer {layer + 1}: share of attention",
-            f"Attention by distance in layer {layer + 1}.", height=SMALL_HEIGHT,
+        chart = distance_chart(
+            series, distances, values, f"layer {layer + 1}: share of attention", f"Attention by distance in layer {layer + 1}.",
+            height=SMALL_HEIGHT, include_zero=True,
             label_lines=False,  # all lines end near zero, where names would overlap
         )  # fmt: skip
         charts.append(chart)

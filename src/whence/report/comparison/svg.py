@@ -162,6 +162,21 @@ def line_chart(
     return svg_element("".join(parts), description, WIDTH, height)
 
 
+def distance_chart(
+    series: Sequence[Series], distances: Iterable[int], values: Iterable[float], y_label: str, description: str, *,
+    background: Callable[[Scale, Scale], str] = lambda x, y: "", height: int = HEIGHT, label_lines: bool = True,
+    include_zero: bool = False,
+) -> str:  # fmt: skip
+    """A line chart over the distance between query and key. The axes cover ``distances`` and ``values``; ``background`` receives them."""
+    x = distance_scale(distances, LEFT, right_edge(series) if label_lines else WIDTH - 14)
+    max_ticks = 6 if height == HEIGHT else 4
+    y = linear_scale(values, height - BOTTOM, TOP, max_ticks=max_ticks, include_zero=include_zero)
+    label = "distance between query and key (tokens, log scale)"
+    return line_chart(
+        series, x, y, label, y_label, description, background=background(x, y), height=height, label_lines=label_lines
+    )
+
+
 def svg_element(content: str, description: str, width: int, height: int) -> str:
     label = html.escape(description)
     return f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">{content}</svg>'

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle
-from whence.report.comparison.svg import (
-    BOTTOM,
-    HEIGHT,
-    LEFT,
-    TOP,
-    WIDTH,
-    Point,
-    Scale,
-    Series,
-    distance_scale,
-    line_chart,
-    linear_scale,
-    right_edge,
-)
+from whence.report.comparison.svg import HEIGHT, Point, Scale, Series, distance_chart
 
 LEARNED, FORMULA, CHALLENGER = (
     ArmStyle("learned", 0, 0, 0),
@@ -51,15 +39,12 @@ def head_chart(
         curve = kind["challenger"]["curve"]
         series.append(Series(CHALLENGER, [], list(zip(distances, curve, strict=True))))
     shown = [value for one in series[:2] for _, value in one.all_points]
-    height = SMALL_HEIGHT if small else HEIGHT
-    x = distance_scale([round(distances[-1])], LEFT, WIDTH - 14 if small else right_edge(series))
-    y = linear_scale(shown, height - BOTTOM, TOP, max_ticks=4 if small else 6)
     low = [(d, m - SPREAD * e) for d, m, e in zip(distances, mean, error, strict=True)]
     high = [(d, m + SPREAD * e) for d, m, e in zip(distances, mean, error, strict=True)]
     description = f"{title}: learned {hook} over distance from {mean[0]:.3g} at 0 to {mean[-1]:.3g} at {distances[-1]:g}; formula {kind['name']}."
-    return line_chart(
-        series, x, y, "distance (tokens, log scale)", title, description, background=_band(low, high, x, y), height=height,
-        label_lines=not small,
+    return distance_chart(
+        series, [round(distances[-1])], shown, title, description, background=partial(_band, low, high),
+        height=SMALL_HEIGHT if small else HEIGHT, label_lines=not small,
     )  # fmt: skip
 
 
