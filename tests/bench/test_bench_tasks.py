@@ -4,7 +4,7 @@ import pytest
 
 from whence.bench.tasks.catalogue import BENCHMARKS, select_subsets
 from whence.bench.tasks.files import file_checksum, find_file
-from whence.bench.tasks.scores import score_squad
+from whence.bench.tasks.scores import codebleu, score_code, score_squad
 from whence.errors import WhenceError
 from whence.lab.answer_scores import token_f1
 
@@ -61,6 +61,20 @@ def test_squad_scores_answers_and_their_absence():
     assert score_squad(impossible, [" Unanswerable."]) == {"exact": 1, "f1": 1, "NoAns_exact": 1, "NoAns_f1": 1}
     assert score_squad(impossible, ["Tiber"])["NoAns_f1"] == 0
     assert token_f1("on a river", "river Tiber") == pytest.approx(0.5)
+
+
+def test_codebleu_compares_syntax_and_data_flow():
+    pytest.importorskip("codebleu")
+    program = "int f ( int a ) { int b = a + 1 ; return b ; }"
+    renamed = program.replace("b", "c")
+    scores = {answer: codebleu("c_sharp")([(program, answer)]) for answer in (program, renamed, "return")}
+    assert scores[program] == pytest.approx(100) and scores[renamed] == pytest.approx(84.74, abs=0.01)
+    assert scores["return"] < 1  # no data flow matches
+    assert score_code({"target": program}, [f" {program}\n"])["codebleu"] == (program, program)
+    metrics = {
+        one["metric"]: one["aggregation"] for one in BENCHMARKS["codexglue"]["code-refinement"].config["metric_list"]
+    }
+    assert metrics["codebleu"]([(program, program)]) == pytest.approx(100) and metrics["exact"] == "mean"
 
 
 def test_a_compressed_copy_is_the_same_data(data, tmp_path):

@@ -28,6 +28,7 @@ from whence.statistics import AnalysisPlan, compare_paired, proportion
 Record = dict[str, Any]
 MARGIN = 2.0  # points
 CORPUS_DRAWS = 500
+WITHOUT_COUNTS = ("chrf", "codebleu")  # corpus metrics whose counts by item are not published
 
 
 def collect_findings(folder: Path, command: str = "") -> Record:
@@ -109,9 +110,10 @@ def mean_interval(values: Sequence[float]) -> list[float] | None:
 def corpus_interval(record: Record, name: str) -> list[float] | None:
     """A bootstrap interval of BLEU or TER over items; None for other metrics and for fewer than two items.
 
-    Corpus chrF has none: sacrebleu does not publish its counts, and the mean of the sentences has an interval.
+    Corpus chrF has none: sacrebleu does not publish its counts, and the mean of the sentences has an interval. codebleu does
+    not publish those of CodeBLEU.
     """
-    if name not in record["corpus"] or record["items"] < 2 or name == "chrf":
+    if name not in record["corpus"] or record["items"] < 2 or name in WITHOUT_COUNTS:
         return None
     try:
         draws = bootstrap_corpus(name, [(str(row["answer"]).strip(), str(row["target"])) for row in record["rows"]])

@@ -14,7 +14,7 @@ from whence.errors import usage_error
 from whence.plugins import did_you_mean
 
 #: metrics of a whole set of answers, which have no value for one item
-CORPUS_METRICS = ("bleu", "chrf", "ter", "code_bleu")
+CORPUS_METRICS = ("bleu", "chrf", "ter", "token_bleu", "codebleu")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Subset:
         config: settings of the harness's task.
         template: a task file of the harness, relative to its tasks, whose settings ``config`` replaces.
         examples: files with further rows, for ``--shots``.
-        corpus: the metrics that are computed over all answers by sacrebleu.
+        corpus: the metrics that are computed over all answers, by sacrebleu or codebleu.
     """
 
     benchmark: str
@@ -60,7 +60,9 @@ class Subset:
         return found if found and len(found) == len(self.examples) else None
 
 
-def _generation(score: Callable[..., Any], metrics: Sequence[str], tokens: int) -> dict[str, Any]:
+def _generation(
+    score: Callable[..., Any], metrics: Sequence[str], tokens: int, language: str | None = None
+) -> dict[str, Any]:
     """The settings of a task whose answer is one generated line."""
     return {
         "output_type": "generate_until",
@@ -68,14 +70,16 @@ def _generation(score: Callable[..., Any], metrics: Sequence[str], tokens: int) 
         "doc_to_target": "target",
         "process_results": score,
         "generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": tokens},
-        "metric_list": [_metric(name) for name in metrics],
+        "metric_list": [_metric(name, language) for name in metrics],
     }
 
 
-def _metric(name: str) -> dict[str, Any]:
-    aggregation: Any = "mean"
-    if name in CORPUS_METRICS:
-        aggregation = scores.code_bleu if name == "code_bleu" else name
+def _metric(name: str, language: str | None = None) -> dict[str, Any]:
+    aggregation: Any = name if name in CORPUS_METRICS else "mean"
+    if name == "token_bleu":
+        aggregation = scores.token_bleu
+    if name == "codebleu" and language is not None:
+        aggregation = scores.codebleu(language)
     return {"metric": name, "aggregation": aggregation, "higher_is_better": name != "ter"}
 
 
@@ -134,15 +138,17 @@ def translation_subset(name: str) -> Subset | None:
     )  # fmt: skip
 
 
-CODE = ("sentence_chrf", "code_bleu", "exact")
+CODE = ("sentence_chrf", "token_bleu", "exact")
 CODEXGLUE = "benchmarks/codexglue"
 
 
-def _code_pairs(name: str, stems: tuple[str, str], words: tuple[str, str]) -> Subset:
+def _code_pairs(name: str, stems: tuple[str, str], words: tuple[str, str], language: str) -> Subset:
+    """Programs in pairs. ``language`` is that of the answer, as codebleu names it."""
+    more = ("codebleu",) if scores.has_codebleu() else ()
     files, examples = (tuple(f"{CODEXGLUE}/{name}/{part}.{stem}" for stem in stems) for part in ("test", "valid"))
     return Subset(
         "codexglue", name, files, readers.read_pairs(*words), "sentence_chrf",
-        _generation(scores.score_code, CODE, 256), examples=examples, corpus=("code_bleu",),
+        _generation(scores.score_code, (*CODE, *more), 256, language), examples=examples, corpus=("token_bleu", *more),
     )  # fmt: skip
 
 
@@ -181,8 +187,8 @@ BENCHMARKS: dict[str, dict[str, Subset]] = {
         "scrolls": [QMSUM, *(_scrolls(name) for name in (*SCROLLS_QUESTIONS, *SCROLLS_SUMMARIES))],
         "wmt": [one for one in (translation_subset("wmt22_zh_en"),) if one is not None],
         "codexglue": [
-            _code_pairs("code-to-code-trans", ("java-cs.txt.java", "java-cs.txt.cs"), ("Java:", "C#:")),
-            _code_pairs("code-refinement", ("buggy-fixed.buggy", "buggy-fixed.fixed"), ("Buggy code:", "Fixed code:")),
+            _code_pairs("code-to-code-trans", ("java-cs.txt.java", "java-cs.txt.cs"), ("Java:", "C#:"), "c_sharp"),
+            _code_pairs("code-refinement", ("buggy-fixed.buggy", "buggy-fixed.fixed"), ("Buggy code:", "Fixed code:"), "java"),
             _cloze("go"),
             _cloze("ruby"),
         ],

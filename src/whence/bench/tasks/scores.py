@@ -6,7 +6,8 @@ so exact match, F1 and ROUGE are here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from whence.errors import require_package
@@ -56,10 +57,11 @@ def score_translation(row: Row, results: Sequence[str]) -> dict[str, Any]:
 
 
 def score_code(row: Row, results: Sequence[str]) -> dict[str, Any]:
-    """Corpus BLEU over tokens separated by spaces, exact match of the tokens, and chrF of the program (0 to 1)."""
+    """Corpus BLEU over tokens separated by spaces, exact match of the tokens, chrF of the program (0 to 1), and CodeBLEU."""
     pair = (row["target"], " ".join(results[0].split()))
     same = float(pair[1].split() == pair[0].split())
-    return {"code_bleu": pair, "exact": same, "sentence_chrf": sentence_chrf(*pair)}
+    scores = {"token_bleu": pair, "exact": same, "sentence_chrf": sentence_chrf(*pair)}
+    return scores | ({"codebleu": pair} if has_codebleu() else {})
 
 
 def sentence_chrf(reference: str, answer: str) -> float:
@@ -67,17 +69,38 @@ def sentence_chrf(reference: str, answer: str) -> float:
     return float(sacrebleu.sentence_chrf(answer, [reference]).score) / 100
 
 
-def code_bleu(pairs: Sequence[tuple[str, str]]) -> float:
+def token_bleu(pairs: Sequence[tuple[str, str]]) -> float:
     """BLEU-4 of (reference, answer) pairs whose tokens are separated by spaces."""
     return float(
-        corpus_metric("code_bleu").corpus_score([answer for _, answer in pairs], [[one for one, _ in pairs]]).score
+        corpus_metric("token_bleu").corpus_score([answer for _, answer in pairs], [[one for one, _ in pairs]]).score
     )
 
 
+def has_codebleu() -> bool:
+    """Whether the package codebleu is installed. Its parsers have no wheels for Python 3.13 and later."""
+    return importlib.util.find_spec("codebleu") is not None
+
+
+def codebleu(language: str) -> Callable[[Sequence[tuple[str, str]]], float]:
+    """CodeBLEU of (reference, answer) pairs: the mean of BLEU, BLEU weighted by keywords, and the matches of syntax trees
+    and of data flow.
+
+    The mean is taken here: the total of the package counts a data flow without any match as a full match.
+    """
+
+    def score(pairs: Sequence[tuple[str, str]]) -> float:
+        compute = require_package("codebleu", "CodeBLEU", "bench").calc_codebleu
+        found = compute([one for one, _ in pairs], [answer for _, answer in pairs], lang=language)
+        parts = [value for name, value in found.items() if name.endswith("_match_score")]
+        return 100 * float(sum(parts)) / len(parts)
+
+    return score
+
+
 def corpus_metric(name: str, effective_order: bool = False) -> Any:
-    """The metric of sacrebleu behind ``bleu``, ``chrf``, ``ter`` or ``code_bleu``. ``effective_order``: for single sentences."""
+    """The metric of sacrebleu behind ``bleu``, ``chrf``, ``ter`` or ``token_bleu``. ``effective_order``: for single sentences."""
     metrics = require_package("sacrebleu.metrics", "whence bench", "bench")
-    if name == "code_bleu":
+    if name == "token_bleu":
         return metrics.BLEU(tokenize="none", smooth_method="add-k", effective_order=effective_order)
     if name == "bleu":
         return metrics.BLEU(effective_order=effective_order)

@@ -12,7 +12,8 @@ from whence.report.formatting import NO_VALUE, format_interval, format_number, f
 #: what a metric is called in tables; others keep the name that the harness gives them
 METRICS = {
     "score": "LongBench score", "f1": "F1", "exact": "exact match", "acc": "accuracy", "rouge1": "ROUGE-1",
-    "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bleu": "BLEU", "chrf": "chrF", "ter": "TER", "code_bleu": "BLEU, tokens",
+    "rouge2": "ROUGE-2", "rougeL": "ROUGE-L", "bleu": "BLEU", "chrf": "chrF", "ter": "TER", "token_bleu": "BLEU, tokens",
+    "codebleu": "CodeBLEU",
     "sentence_chrf": "sentence chrF", "mcc": "Matthews correlation", "HasAns_f1": "F1, answerable",
     "HasAns_exact": "exact match, answerable", "NoAns_f1": "F1, unanswerable", "NoAns_exact": "exact match, unanswerable",
 }  # fmt: skip
