@@ -302,6 +302,15 @@ def test_studies_of_packages_and_of_a_folder(outsider, tmp_path):
     assert study.name == "s" and find_study_file(str(outsider / "studies" / "mine.py"), tmp_path).is_file()
     with pytest.raises(WhenceError, match=r"no study nonesuch.*mine"):
         find_study_file("nonesuch", tmp_path / "own")
+    other = outsider / "others"  # as another package would have it, with a study of the same name
+    other.mkdir()
+    for path in (other / "__init__.py", outsider / "studies" / "__init__.py", other / "mine.py", other / "more.py"):
+        path.write_text(STUDY if path.stem != "__init__" else "")
+    points.write_text(f"[{plugins.STUDIES}]\noutsider = outsider.studies\nothers = outsider.others\n")
+    with pytest.raises(WhenceError, match=r"the study mine,.*(studies|others)/mine\.py and .*/mine\.py.*by its path"):
+        find_study_file("mine", tmp_path / "own")
+    (other / "mine.py").unlink()
+    assert {"mine", "more"} <= list_study_files(tmp_path / "own").keys()
 
 
 def test_commands_of_packages(outsider):

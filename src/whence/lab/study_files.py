@@ -43,7 +43,15 @@ def list_study_files(folder: Path) -> dict[str, Path]:
             )
             continue
         for location in (spec.submodule_search_locations if spec else None) or ():
-            files |= _files_below(Path(location))
+            found = _files_below(Path(location))
+            for name in found.keys() & files.keys():
+                raise usage_error(
+                    "whence studies",
+                    f"the study {name}, which is {files[name]} and {found[name]}",
+                    "two installed packages have a study file of that name",
+                    "run one of them by its path, or uninstall one of the packages",
+                )
+            files |= found
     return files | _files_below(folder)
 
 
@@ -114,7 +122,8 @@ def _option_name(name: str) -> str:
 
 
 def _files_below(folder: Path) -> dict[str, Path]:
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.py"))}
+    paths = [path for path in sorted(folder.rglob("*.py")) if path.name != "__init__.py"]
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
 def _find_function(path: Path) -> tuple[Callable[..., list[Study | Experiment]], tuple[str, ...]]:
