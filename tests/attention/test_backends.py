@@ -102,13 +102,14 @@ def test_the_choice_and_its_reason(case):
 
 def test_the_whole_text_of_an_explanation():
     assert str(explain_call(Epar(H))) == (
-        f"blockwise: score_scale {TABLE}\n  reference: supported; memory quadratic in length\n"
+        f"blockwise: score_scale {TABLE}\n  flex: supported; memory linear in length on a GPU, quadratic on a CPU\n"
+        "  reference: supported; memory quadratic in length\n"
         f"  sdpa: it does not apply score_scale\n  triton: {NO_GPU}"
     )
     weights = "it does not form the weights that return_weights=True returns"
     assert str(explain_call(return_weights=True)) == (
         "reference: return_weights=True needs the dense computation, which forms the weights\n"
-        f"  blockwise: {weights}\n  sdpa: {weights}\n  triton: {weights}"
+        f"  blockwise: {weights}\n  flex: {weights}\n  sdpa: {weights}\n  triton: {weights}"
     )
 
 
@@ -193,7 +194,7 @@ def runs(backend, effects, weights=False):
     return out
 
 
-HERE = [name for name in BACKENDS if name != "triton"]  # tests/attention/fused has the same for the kernels
+HERE = [name for name in BACKENDS if name not in ("triton", "flex")]  # these have tests of their own
 ANY_EFFECTS = [c for n in range(len(HOOKS) + 1) for c in itertools.combinations(HOOKS, n)]
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from torch import Tensor
 
-from whence.attention import blockwise, reference, sdpa  # noqa: F401  each registers its backend
+from whence.attention import blockwise, flex, reference, sdpa  # noqa: F401  each registers its backend
 from whence.attention.arguments import Arguments, MaskFunction, SegmentIds
 from whence.attention.backends import BACKENDS, INSTALLED, choose, require_backend_name, require_result
 from whence.attention.cache import KVCache
@@ -121,8 +121,8 @@ def attend(
         temperature: divides the logits, bias and float attn_mask included.
         dropout: probability of dropping a weight.
         cache: a ``KVCache`` to append k and v to; the queries then attend to all its tokens. Keys are stored un-rotated.
-        backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"``, ``"sdpa"`` or a registered backend. A named
-            backend runs or raises.
+        backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"``, ``"flex"``, ``"sdpa"`` or a registered backend.
+            A named backend runs or raises.
         skip_blocks: let the ``triton`` backend skip blocks of keys that provably cannot change the result, where a
             mechanism's bias decays: in causal attention over more than 1024 keys, without padding.
         return_weights: also return the weights ``[B, H, T, S]`` (before dropout).
@@ -189,6 +189,7 @@ def explain(
     >>> print(explain(q, q, q, causal=True))
     sdpa: no part acts on the scores, so torch's kernel computes the whole call
       blockwise: supported; memory linear in length
+      flex: supported; memory linear in length on a GPU, quadratic on a CPU
       reference: supported; memory quadratic in length
       triton: it needs a CUDA device, and q is on cpu
     """

@@ -21,7 +21,10 @@ from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import CausalOnly, usage_error
 from whence.position.base import Position, Rows, require_position
 from whence.position.no_position import NoPosition
+from whence.position.score_mod import ScoreMod
 from whence.validation import require_flag, require_integer, require_number
+
+MAX_DISTANCES = 1 << 20  # of a table where positions leave gaps
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Request:
     ]  # of score_scale, bias, content_bias, value_bias, sink, clock; embed and rotate happen earlier
     return_weights: bool
     learnable: bool  # the position or attn_mask gets a gradient
+    learnable_scores: bool  # the same, sinks left out
     device: torch.device
     dtype: torch.dtype
     head_dim: int
@@ -66,6 +70,8 @@ class Request:
     compiling: bool
     exporting: bool
     transforming: bool  # inside torch.func or forward-mode AD
+    input_gradient: bool  # q, k or v gets a gradient
+    no_score_mod: str | None  # why the effects are not a function of one score; None when they are
 
     @property
     def half_precision(self) -> bool:
@@ -120,10 +126,16 @@ def describe(call: Call) -> Request:
     q, k, position, layout = call.q, call.k, call.position, call.layout
     mask = layout.pair_mask
     pairs = layout.mask_rows * q.shape[2] * k.shape[2]
+    learnable_mask, on_scores = (
+        mask is not None and mask.learnable,
+        {"score_scale", "bias", "content_bias", "value_bias"},
+    )
+    in_scores = any(part.trainable for part in position.parts if part.effects & on_scores)
     return Request(
         effects=position.effects - {"embed", "rotate"},
         return_weights=call.return_weights,
-        learnable=torch.is_grad_enabled() and (position.trainable or (mask is not None and mask.learnable)),
+        learnable=torch.is_grad_enabled() and (position.trainable or learnable_mask),
+        learnable_scores=torch.is_grad_enabled() and (in_scores or learnable_mask),
         device=q.device,
         dtype=q.dtype,
         head_dim=q.shape[3],
@@ -138,6 +150,8 @@ def describe(call: Call) -> Request:
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
         transforming=torch_modes.is_transforming(),
+        input_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, call.v)),
+        no_score_mod=why_no_score_mod(position, layout),
     )
 
 
@@ -152,10 +166,41 @@ def why_no_table(position: Position, layout: Layout) -> str | None:
     for part in position.parts:
         if part.effects & {"content_bias", "value_bias"}:
             return f"{type(part).__name__} depends on the content of queries or keys"
-        if part.effects & {"score_scale", "bias"} and part.length == "query":
-            return f"{type(part).__name__} has length='query', so the effect of a distance differs between queries"
-        if part.effects & {"score_scale", "bias"} and part.length == "sequence" and not layout.plain:
-            return f"{type(part).__name__} has length='sequence', which differs between padded or packed sequences"
+        length = _why_lengths_differ(part, layout)
+        if length is not None:
+            return length
+    return None
+
+
+def why_no_score_mod(position: Position, layout: Layout) -> str | None:
+    """Why the effects are not a function of one score, its head and its two positions, as a clause; None when they are."""
+    by_distance = False
+    for part in position.parts:
+        is_function = isinstance(part, ScoreMod) and type(part).content_bias is ScoreMod.content_bias
+        if part.effects & {"content_bias", "value_bias"} and not is_function:
+            return f"{type(part).__name__} depends on the content of queries or keys"
+        length = _why_lengths_differ(part, layout)
+        if length is not None:
+            return length
+        by_distance = by_distance or bool(part.effects & {"score_scale", "bias"})
+    if not by_distance or layout.offset is not None:
+        return None
+    q, k = layout.q_positions, layout.k_positions
+    if q.is_floating_point() or k.is_floating_point() or not torch_modes.can_read_values(q, k):
+        return "the distances are not whole numbers that can be counted"
+    distances = int(q.max() - k.min()) - int(q.min() - k.max()) + 1
+    if distances > MAX_DISTANCES:
+        return f"the positions span {distances} distances, and a table has at most {MAX_DISTANCES}"
+    return None
+
+
+def _why_lengths_differ(part: Position, layout: Layout) -> str | None:
+    if not part.effects & {"score_scale", "bias"}:
+        return None
+    if part.length == "query":
+        return f"{type(part).__name__} has length='query', so the effect of a distance differs between queries"
+    if part.length == "sequence" and not layout.plain:
+        return f"{type(part).__name__} has length='sequence', which differs between padded or packed sequences"
     return None
 
 

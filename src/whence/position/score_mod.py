@@ -58,6 +58,13 @@ class ScoreMod(Position):
         require_parameters("from_score_mod(fn)", fn, names, f"write def fn({', '.join(names)})")
         self.fn = fn
 
+    @property
+    def trainable(self) -> bool:
+        """Whether a parameter, or a tensor that the function captures, requires a gradient."""
+        cells = getattr(self.fn, "__closure__", None) or ()
+        captured = [cell.cell_contents for cell in cells if _is_filled(cell)]
+        return super().trainable or any(isinstance(x, Tensor) and x.requires_grad for x in captured)
+
     def content_bias(self, rows: Rows) -> Tensor:
         scores = rows.scores
         batch, heads = (torch.arange(n, device=scores.device) for n in scores.shape[:2])
@@ -85,3 +92,11 @@ class ScoreMod(Position):
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "fn", getattr(self.fn, "__name__", type(self.fn).__name__)
         yield from super().repr_items()
+
+
+def _is_filled(cell: object) -> bool:
+    try:
+        cell.cell_contents  # type: ignore[attr-defined]  # noqa: B018
+    except ValueError:  # a name that is assigned later
+        return False
+    return True
