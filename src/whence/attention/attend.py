@@ -13,6 +13,7 @@ from whence.attention.backends import BACKENDS, INSTALLED, choose, require_backe
 from whence.attention.cache import KVCache
 from whence.attention.call import describe, prepare
 from whence.attention.fused import backend as _triton  # noqa: F401
+from whence.attention.fused import eager
 from whence.attention.keywords import ATTEND, explain_keywords
 from whence.attention.non_finite import require_finite_hooks
 from whence.errors import usage_error
@@ -153,12 +154,17 @@ def attend(
 
 def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
     """The output, and the weights if ``return_weights`` is True, in the dtype of q."""
+    eager_call = eager.describe_call(arguments) if eager.ENABLED else None
+    if eager_call is not None and (plan := eager_call.find_plan()) is not None:
+        return eager_call.run(plan), None
     require_backend_name("attend", arguments.backend)
     cache = arguments.cache
     state = cache.state() if isinstance(cache, KVCache) else None
     try:
         call = prepare(arguments)
         backend, _ = choose(describe(call), arguments.backend)
+        if eager_call is not None and backend.name == "triton":
+            eager_call.keep_plan()
         with without_autocast(call.q):  # backends compute in at least float32
             out, weights = require_result(backend, backend.run(call), call)
         inputs = (arguments.q, arguments.k, call.v)

@@ -185,6 +185,10 @@ class Position(nn.Module):
             require_initialized(self)  # torch's own error does not name the class
         super().__setattr__(name, value)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The state that copies and files get: without the launch plans of the ``triton`` backend."""
+        return {name: value for name, value in self.__dict__.items() if name != "_eager_plans"}
+
     # --- hooks: without an override they have no effect -----------------------------------------------------------------
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:

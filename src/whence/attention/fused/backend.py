@@ -16,7 +16,14 @@ from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
 from whence.attention.fused import ops
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
-from whence.attention.fused.packing import LOG2E, MAX_DECODE_QUERIES, limit_finite, pack_tables
+from whence.attention.fused.packing import (
+    LOG2E,
+    MAX_DECODE_QUERIES,
+    distance_range,
+    effective_window,
+    limit_finite,
+    pack_tables,
+)
 from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
@@ -93,7 +100,7 @@ def attend(call: Call) -> Tensor:
     mask = Mask(
         q_offset=layout.offset,
         causal=layout.causal,
-        window=effective_window(layout, q_len, kv_len),
+        window=effective_window(layout.offset, layout.window, q_len, kv_len),
         key_mask=layout.real,
         q_segment_ids=layout.q_segment_ids,
         k_segment_ids=layout.k_segment_ids,
@@ -114,7 +121,8 @@ def score_effects(
 ) -> tuple[ScoreEffects, EffectGradients]:
     """The mechanism as a slope or as tables over all distances that can occur, and how their gradients are computed."""
     heads, half_precision = q.shape[1], q.dtype != torch.float32
-    first, end = distance_range(layout, q.shape[2], kv_len)
+    assert layout.offset is not None
+    first, end = distance_range(layout.offset, layout.causal, layout.window, q.shape[2], kv_len)
     distance = torch.arange(first, end, device=q.device, dtype=torch.float32)
     slope = slope_per_head(position, layout, heads) if half_precision else None  # see slope_per_head
     score_scale = bias = parameters = None
@@ -158,26 +166,6 @@ def score_effects(
 def is_built_in(position: Position) -> bool:
     """Whether every part is one of the library's mechanisms."""
     return all(type(part).__module__.startswith("whence.position.") for part in position.parts)
-
-
-def distance_range(layout: Layout, q_len: int, kv_len: int) -> tuple[int, int]:
-    """The smallest visible distance and one past the largest; the range has at least one distance."""
-    assert layout.offset is not None
-    first, end = layout.offset - kv_len + 1, layout.offset + q_len
-    if layout.causal:
-        first = max(first, 0)
-    if layout.window is not None:
-        first, end = max(first, 1 - layout.window), min(end, layout.window)
-    if end <= first:  # no query sees any key
-        return (0, 1) if layout.causal or layout.window is not None else (first, first + 1)
-    return first, end
-
-
-def effective_window(layout: Layout, q_len: int, kv_len: int) -> int | None:
-    """The window, or None if it hides nothing. The result is small enough for 32-bit sums in the kernels."""
-    assert layout.offset is not None
-    largest = max(abs(layout.offset - kv_len + 1), abs(layout.offset + q_len - 1))
-    return None if layout.window is None or layout.window > largest else layout.window
 
 
 def has_decaying_bias(position: Position) -> bool:

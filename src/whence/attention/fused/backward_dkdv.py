@@ -40,8 +40,8 @@ def dkdv_step(
     distance0 = q_offset + start_m - start_n
     offs_m = tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
-    q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
-    grad_out = load_tile(GRAD_OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
+    q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+    grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     lse = tl.load(LSE + row_stats + start_m + offs_m)
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
     qk = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
@@ -227,8 +227,8 @@ def backward_dkdv_kernel(
         b = rank // kv_heads
     start_n = block * BLOCK_N
     offs_n = tl.arange(0, BLOCK_N)
-    k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
-    v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+    k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
+    v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
     k_segment = 0
@@ -287,5 +287,5 @@ def backward_dkdv_kernel(
             k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY,
             HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
         )  # fmt: skip
-    store_tile(DV, b, h_kv, start_n, dv.to(DV.dtype), BLOCK_N, BLOCK_DV)
-    store_tile(DK, b, h_kv, start_n, (dk * qk_grad_scale).to(DK.dtype), BLOCK_N, BLOCK_D)
+    store_tile(DV, b, h_kv, start_n, kv_len, dv, BLOCK_N, BLOCK_DV)
+    store_tile(DK, b, h_kv, start_n, kv_len, dk * qk_grad_scale, BLOCK_N, BLOCK_D)

@@ -44,9 +44,9 @@ def scale_rows_kernel(X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.c
     start_m = tl.program_id(0) % blocks * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     factor = tl.load(FACTOR + batch_head.to(tl.int64) * lse_stride + offs_m, mask=offs_m < q_len, other=1.0)
-    x = load_tile(X, b, h, start_m, BLOCK_M, BLOCK_DV)
+    x = load_tile(X, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     scaled = x.to(tl.float32) * factor[:, None]
-    store_tile(SCALED, b, h, start_m, scaled.to(SCALED.dtype), BLOCK_M, BLOCK_DV)
+    store_tile(SCALED, b, h, start_m, q_len, scaled, BLOCK_M, BLOCK_DV)
 
 
 @triton.jit
@@ -63,8 +63,8 @@ def dq_step(
     start_n = tl.multiple_of(start_n, BLOCK_N)
     distance0 = q_offset + start_m - start_n
     offs_n = tl.arange(0, BLOCK_N)
-    k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
-    v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+    k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
+    v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
     dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
     slope_bias = 0.0
@@ -183,9 +183,9 @@ def backward_dq_kernel(
     start_m = block * BLOCK_M
     offs_m = tl.arange(0, BLOCK_M)
     in_range = start_m + offs_m < q_len
-    q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
-    grad_out = load_tile(GRAD_OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
-    out = load_tile(OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
+    q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+    grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
+    out = load_tile(OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
     tl.store(DELTA + batch_head * lse_stride + start_m + offs_m, delta)
     lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
@@ -270,7 +270,7 @@ def backward_dq_kernel(
         if DENSE_BIAS_GRAD:
             atomic_add_diagonals(bias_carry, bias_table_grad + carry_distance, BLOCK_M, BLOCK_N)
     acc = acc * qk_grad_scale
-    store_tile(DQ, b, h, start_m, acc.to(DQ.dtype), BLOCK_M, BLOCK_D)
+    store_tile(DQ, b, h, start_m, q_len, acc, BLOCK_M, BLOCK_D)
     partial_sums = PARTIAL_SUMS + (batch_head * blocks + block) * 8
     COUNT: tl.constexpr = NUM_SCALE_DERIVS + NUM_BIAS_DERIVS
     if COUNT > 0:
@@ -284,5 +284,5 @@ def backward_dq_kernel(
     if SLOPE_GRAD:
         tl.store(partial_sums + 4, tl.sum(tl.ravel(slope_grad), 0))
     if AMPLITUDE_GRAD:
-        q_again = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
+        q_again = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
         tl.store(partial_sums + 5, tl.sum(tl.sum(q_again.to(tl.float32) * acc, 1), 0))

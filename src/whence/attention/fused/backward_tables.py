@@ -71,11 +71,11 @@ def table_gradient_kernel(
         start_m = (low + step % num_tiles) * BLOCK_M
         start_n = start_m - m_minus_n
         batch_head = (b * heads + h).to(tl.int64)
-        q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
-        k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
+        q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+        k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
         qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
-        grad_out = load_tile(GRAD_OUT, b, h, start_m, BLOCK_M, BLOCK_DV)
-        v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+        grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
+        v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
         dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
         lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
         delta = tl.load(DELTA + batch_head * lse_stride + start_m + offs_m)

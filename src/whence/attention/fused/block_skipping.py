@@ -44,15 +44,15 @@ def norms_kernel(
     h = rank % heads
     h_kv = h // GROUP_SIZE
     offs_m = block * BLOCK + tl.arange(0, BLOCK)
-    q = load_tile(Q, b, h, block * BLOCK, BLOCK, BLOCK_D).to(tl.float32)
-    own_key = load_tile(K, b, h_kv, block * BLOCK + q_offset, BLOCK, BLOCK_D).to(tl.float32)
+    q = load_tile(Q, b, h, block * BLOCK, q_len, BLOCK, BLOCK_D).to(tl.float32)
+    own_key = load_tile(K, b, h_kv, block * BLOCK + q_offset, kv_len, BLOCK, BLOCK_D).to(tl.float32)
     index = rank.to(tl.int64) * q_len + offs_m
     tl.store(Q_NORMS + index, tl.sqrt(tl.sum(q * q, 1)), mask=offs_m < q_len)
     tl.store(SELF_SCORES + index, tl.sum(q * own_key, 1), mask=offs_m < q_len)
     if h % GROUP_SIZE == 0:
         key_blocks = tl.cdiv(kv_len, BLOCK)
         for key_block in range(block, key_blocks, blocks):
-            k = load_tile(K, b, h_kv, key_block * BLOCK, BLOCK, BLOCK_D).to(tl.float32)
+            k = load_tile(K, b, h_kv, key_block * BLOCK, kv_len, BLOCK, BLOCK_D).to(tl.float32)
             # a maximum does not depend on the order of the atomics
             tl.atomic_max(
                 MAX_K_NORM + b * (heads // GROUP_SIZE) + h_kv, tl.sqrt(tl.max(nan_to_inf(tl.sum(k * k, 1)), 0))

@@ -6,6 +6,9 @@ are read once. A second kernel combines the partial softmax results. The time is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -85,7 +88,7 @@ def split_k_kernel(
             score_scale = load_f32(table - offs_n[None, :])
         elif HAS_BIAS:
             bias = load_f32(table - offs_n[None, :])
-        k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
+        k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
         qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         distance = q_offset + offs_m[:, None] - offs_n[None, :]
         k_segment = 0
@@ -114,7 +117,7 @@ def split_k_kernel(
             p = p * dropout_multiplier(
                 seed, (b * heads + h)[:, None], offs_m[:, None], offs_n[None, :], q_len, kv_len, dropout
             )
-        v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+        v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
         acc = tl.dot(p.to(v.dtype), v, acc, input_precision=INPUT_PRECISION)
         row_max = new_max
     # partial results: [B, H, q_len, splits, ...]
@@ -125,12 +128,14 @@ def split_k_kernel(
     tl.store(PARTIAL_OUT + index[:, None] * BLOCK_DV + offs_dv[None, :], acc, mask=in_range[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def combine_kernel(
     PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, SINK, OUT, LSE, heads, q_len, lse_stride, splits, logit_scale, sink_b,
     sink_h, sink_t, o_b, o_h, o_t, head_dim,
-    HAS_SINK: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_DV: tl.constexpr,
+    HAS_SINK: tl.constexpr, HAS_BIAS: tl.constexpr, FILL_LSE: tl.constexpr, BLOCK_SPLITS: tl.constexpr,
+    BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
+    """One query of one head. ``FILL_LSE``: also fill the padding rows of the log-sum-exp with infinity, which gives p = 0."""
     index = tl.program_id(0).to(tl.int64)
     query = index % q_len
     h = index // q_len % heads
@@ -160,6 +165,41 @@ def combine_kernel(
     factor_offset = (tl.num_programs(0) // q_len).to(tl.int64) * lse_stride
     lse = row_max + tl.log2(row_sum)
     store_log_sum_exp(lse_pointer, factor_offset, row_max, row_sum, lse, sees_nothing, HAS_BIAS)
+    if FILL_LSE:
+        row = 1 + tl.arange(0, 128)  # few queries: they and the padding are 128 rows
+        tl.store(lse_pointer + row, float("inf"), mask=(query == q_len - 1) & (query + row < lse_stride))
+
+
+@dataclass(frozen=True)
+class Splits:
+    """How the keys low to high are divided among programs."""
+
+    low: int
+    high: int
+    keys: int  # of one split, whole blocks
+    count: int
+
+
+def split_keys(
+    q_len: int, kv_len: int, q_offset: int, causal: bool, window: int | None, block_n: int, max_splits: int
+) -> Splits:
+    low, high = 0, kv_len
+    if causal:
+        high = max(0, min(high, q_offset + q_len))
+    if window is not None:
+        low = max(0, q_offset - window + 1)
+        high = min(high, max(0, q_offset + q_len - 1 + window))
+    if low >= high:  # no visible key: low is rounded down below, and not even one block may be read
+        low = high = 0
+    low = low // block_n * block_n
+    blocks = max(1, ceil_div(high - low, block_n))
+    keys = ceil_div(blocks, min(max_splits, blocks, 256)) * block_n
+    return Splits(low, high, keys, ceil_div(blocks * block_n, keys))
+
+
+def max_splits(device: torch.device, batch: int, kv_heads: int) -> int:
+    """So many that all multiprocessors have programs."""
+    return max(1, ceil_div(num_multiprocessors(device) * PROGRAMS_PER_SM, batch * kv_heads))
 
 
 def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
@@ -167,32 +207,20 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     m = call.mask
     rows = max(16, next_power_of_two(call.q_len * call.group_size))
     tile = tile_configs.decode_config(rows, call.max_block_d, call.q.element_size())
-    low, high = 0, call.kv_len
-    if m.causal:
-        high = max(0, min(high, m.q_offset + call.q_len))
-    if m.window is not None:
-        low = max(0, m.q_offset - m.window + 1)
-        high = min(high, max(0, m.q_offset + call.q_len - 1 + m.window))
-    if low >= high:  # no visible key: low is rounded down below, and not even one block may be read
-        low = high = 0
-    low = low // tile.block_n * tile.block_n
-    blocks = max(1, ceil_div(high - low, tile.block_n))
-    programs = num_multiprocessors(call.q.device) * PROGRAMS_PER_SM
-    max_splits = max(1, ceil_div(programs, call.batch * call.kv_heads))
-    keys_per_split = ceil_div(blocks, min(max_splits, blocks, 256)) * tile.block_n
-    splits = ceil_div(blocks * tile.block_n, keys_per_split)
-    partial_out = lse.new_empty(call.batch, call.heads, call.q_len, splits, call.block_dv)
-    partial_max, partial_sum = (lse.new_empty(call.batch, call.heads, call.q_len, splits) for _ in range(2))
-    split_k_kernel[(call.batch * call.kv_heads * splits,)](
+    most = max_splits(call.q.device, call.batch, call.kv_heads)
+    splits = split_keys(call.q_len, call.kv_len, m.q_offset, m.causal, m.window, tile.block_n, most)
+    partial_out = lse.new_empty(call.batch, call.heads, call.q_len, splits.count, call.block_dv)
+    partial_max, partial_sum = (lse.new_empty(call.batch, call.heads, call.q_len, splits.count) for _ in range(2))
+    split_k_kernel[(call.batch * call.kv_heads * splits.count,)](
         call.q, call.describe(call.k, tile.block_n, call.block_d), call.describe(call.v, tile.block_n, call.block_dv),
         partial_out, partial_max, partial_sum, call.table, call.slope, *call.segment_ids, call.heads, call.q_len,
         call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride, call.qk_scale,
-        *call.q.stride()[:3], call.head_dim, low, high, keys_per_split, splits, call.softmax.dropout, call.seed,
-        BLOCK_M=rows, BLOCK_N=tile.block_n, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
+        *call.q.stride()[:3], call.head_dim, splits.low, splits.high, splits.keys, splits.count, call.softmax.dropout,
+        call.seed, BLOCK_M=rows, BLOCK_N=tile.block_n, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
     )  # fmt: skip
     combine_kernel[(call.batch * call.heads * call.q_len,)](
         partial_out, partial_max, partial_sum, call.sink, out, lse, call.heads, call.q_len, padded_length(call.q_len),
-        splits, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
-        HAS_SINK=call.effects.sink is not None, HAS_BIAS=call.effects.has_bias,
-        BLOCK_SPLITS=max(2, next_power_of_two(splits)), BLOCK_DV=call.block_dv,
+        splits.count, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
+        HAS_SINK=call.effects.sink is not None, HAS_BIAS=call.effects.has_bias, FILL_LSE=False,
+        BLOCK_SPLITS=max(2, next_power_of_two(splits.count)), BLOCK_DV=call.block_dv,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""One call on the device: aligned tensors, TMA descriptors, scales and compile-time flags that the kernels share.
+"""One call on the device: aligned tensors, how kernels address them, scales and compile-time flags that the kernels share.
 
 Padding and packed segments become one integer per token, and a range of blocks that each block can attend to.
 """
@@ -19,6 +19,11 @@ from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_pow
 MAX_SLOPE = 160.0  # base-2 logits per step of distance: 2 ** -160 is below the smallest float32
 SEGMENT_BLOCK = 64  # tokens per step of the ranges of blocks
 PADDING_ID = torch.iinfo(torch.int64).min
+
+
+def has_tma(device: torch.device) -> bool:
+    """Whether kernels load and store tiles by TMA, the copy engine of compute capability 9.0; otherwise by pointers."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 class DeviceCall:
@@ -50,6 +55,7 @@ class DeviceCall:
         table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
         self.table = self.dummy if table is None else table
         self.table_stride = 0 if table is None else table.shape[1]
+        self._has_tma = has_tma(self.q.device)
         self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
 
     @property
@@ -114,8 +120,11 @@ class DeviceCall:
             "HAS_DROPOUT": self.softmax.dropout > 0, "INPUT_PRECISION": self.input_precision,
         }  # fmt: skip
 
-    def describe(self, x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
-        """A TMA descriptor of ``[B, H, length, dim]`` in tiles of some rows, shared by the kernels of one call."""
+    def describe(self, x: Tensor, rows: int, block_d: int) -> Any:
+        """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call
+        share, or a pointer with the strides of batch, head and row, and the dim."""
+        if not self._has_tma:
+            return (x, x.stride(0), x.stride(1), x.stride(2), x.shape[3])
         key = (id(x), rows, block_d)  # the descriptor keeps x alive, so its id stays unique
         if key not in self._descriptors:
             # an axis of size 1 may have any stride, but TMA checks it anyway

@@ -33,7 +33,7 @@ def forward_step(
     start_n = tl.multiple_of(start_n, BLOCK_N)
     distance0 = q_offset + start_m - start_n
     offs_n = tl.arange(0, BLOCK_N)
-    k = load_tile(K, b, h_kv, start_n, BLOCK_N, BLOCK_D)
+    k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
     slope_bias = 0.0
     tile_bias = 0.0
@@ -84,7 +84,7 @@ def forward_step(
         p = p * dropout_multiplier(
             seed, batch_head, offs_m[:, None], (start_n + offs_n)[None, :], q_len, kv_len, dropout
         )
-    v = load_tile(V, b, h_kv, start_n, BLOCK_N, BLOCK_DV)
+    v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     acc = tl.dot(p.to(v.dtype), v, acc, input_precision=INPUT_PRECISION)
     return acc, row_sum, new_max
 
@@ -129,7 +129,7 @@ def forward_kernel(
     start_m = block * BLOCK_M
     offs_m = tl.arange(0, BLOCK_M)
     in_range = start_m + offs_m < q_len
-    q = load_tile(Q, b, h, start_m, BLOCK_M, BLOCK_D)
+    q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
@@ -202,4 +202,4 @@ def forward_kernel(
     factor_offset = (batch * heads).to(tl.int64) * lse_stride
     store_log_sum_exp(lse_pointers, factor_offset, row_max, row_sum, lse, sees_nothing | ~in_range, HAS_BIAS)
     out = acc / tl.where(sees_nothing, 1.0, row_sum)[:, None]
-    store_tile(OUT, b, h, start_m, out.to(OUT.dtype), BLOCK_M, BLOCK_DV)
+    store_tile(OUT, b, h, start_m, q_len, out, BLOCK_M, BLOCK_DV)

@@ -30,13 +30,38 @@ def pack_tables(tables: list[Tensor], scales: list[float]) -> Tensor | None:
     return packed
 
 
+def distance_range(offset: int, causal: bool, window: int | None, q_len: int, kv_len: int) -> tuple[int, int]:
+    """The smallest visible distance and one past the largest; the range has at least one distance."""
+    first, end = offset - kv_len + 1, offset + q_len
+    if causal:
+        first = max(first, 0)
+    if window is not None:
+        first, end = max(first, 1 - window), min(end, window)
+    if end <= first:  # no query sees any key
+        return (0, 1) if causal or window is not None else (first, first + 1)
+    return first, end
+
+
+def effective_window(offset: int, window: int | None, q_len: int, kv_len: int) -> int | None:
+    """The window, or None if it hides nothing. The result is small enough for 32-bit sums in the kernels."""
+    largest = max(abs(offset - kv_len + 1), abs(offset + q_len - 1))
+    return None if window is None or window > largest else window
+
+
 def align(x: Tensor) -> Tensor:
-    """x if TMA can read it (last stride 1, other strides multiples of 16 bytes), else a padded copy."""
+    """x if kernels can read it in place, else a padded copy."""
+    if is_aligned(x):
+        return x
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % (16 // x.element_size()))).contiguous()
+
+
+def is_aligned(x: Tensor) -> bool:
+    """Whether TMA can read x: last stride 1, its address, other strides and the size of a row multiples of 16 bytes."""
     unit = 16 // x.element_size()
-    strides = [stride for stride, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1]
-    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(stride > 0 and stride % unit == 0 for stride in strides):
-        return x if x.shape[-1] % unit == 0 else torch.nn.functional.pad(x, (0, -x.shape[-1] % unit))
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % unit)).contiguous()
+    *strides, last = x.stride()
+    if last != 1 or x.shape[-1] % unit or x.data_ptr() % 16:
+        return False
+    return all(n == 1 or (stride > 0 and stride % unit == 0) for stride, n in zip(strides, x.shape, strict=False))
 
 
 def empty_output(q: Tensor, v: Tensor) -> Tensor:

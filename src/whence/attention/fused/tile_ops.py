@@ -1,4 +1,4 @@
-"""Operations on one tile that the kernels share: TMA loads and stores, logits, masking, dropout, loop bounds."""
+"""Operations on one tile that the kernels share: loads and stores, logits, masking, dropout, loop bounds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,37 @@ MAX_LSE = tl.constexpr(512.0)
 
 
 @triton.jit
-def load_tile(descriptor, b, h, start, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A tile ``[ROWS, COLUMNS]`` of ``[B, H, length, dim]``; elements outside are zero."""
-    return tl.reshape(descriptor.load([b, h, start, 0]), [ROWS, COLUMNS])
+def load_tile(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A tile ``[ROWS, COLUMNS]`` of ``[B, H, length, dim]``; elements outside are zero.
+
+    ``x`` is a TMA descriptor, or a pointer with strides and dim (see ``DeviceCall.describe``).
+    """
+    if isinstance(x, tl.core.tensor_descriptor_base):
+        return tl.reshape(x.load([b, h, start, 0]), [ROWS, COLUMNS])
+    else:
+        pointers, mask = tile_pointers(x, b, h, start, length, ROWS, COLUMNS)
+        return tl.load(pointers, mask=mask, other=0.0)
 
 
 @triton.jit
-def store_tile(descriptor, b, h, start, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    descriptor.store([b, h, start, 0], tl.reshape(tile, [1, 1, ROWS, COLUMNS]))
+def store_tile(x, b, h, start, length, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Store a tile in the dtype of x; elements outside are dropped."""
+    if isinstance(x, tl.core.tensor_descriptor_base):
+        x.store([b, h, start, 0], tl.reshape(tile.to(x.dtype), [1, 1, ROWS, COLUMNS]))
+    else:
+        pointers, mask = tile_pointers(x, b, h, start, length, ROWS, COLUMNS)
+        tl.store(pointers, tile.to(x[0].dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def tile_pointers(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Pointers and mask of a tile of ``x = (pointer, batch stride, head stride, row stride, dim)``."""
+    rows = tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    # offsets of whole tensors exceed 32 bits, those within a tile do not; an interpreted loop counts in Python integers
+    first = x[0] + b.to(tl.int64) * x[1] + h.to(tl.int64) * x[2] + (start + b * 0).to(tl.int64) * x[3]
+    pointers = first + rows[:, None] * x[3] + columns[None, :]
+    return pointers, (start + rows < length)[:, None] & (columns < x[4])[None, :]
 
 
 @triton.jit

@@ -1,0 +1,143 @@
+"""Compile every fused kernel ahead of time for GPUs that are not here, and compare its shared memory with their limits.
+
+    python benchmarks/compile_targets.py                     # minutes on a CPU; writes benchmarks/records/compile_targets.json
+    python benchmarks/compile_targets.py --targets sm_80 --quick
+
+Triton compiles for a target without owning it. The host code runs on CPU tensors with its own tiles and arguments; each
+launch compiles the kernel and stops there. The record says which kernels were compiled, never that they ran.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+import whence
+from whence import records
+from whence.attention.fused import device_call, packing
+
+ROOT = Path(__file__).resolve().parent.parent
+#: bytes of shared memory that one program can have, from NVIDIA's table of compute capabilities
+SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
+POSITIONS = {
+    "none": lambda heads: None,
+    "epar": lambda heads: whence.Epar(heads, learnable=True),
+    "alibi": lambda heads: whence.Alibi(heads, learnable=True),
+    "prior": lambda heads: whence.PowerPrior(heads, alpha=0.01),
+    "t5": lambda heads: whence.T5Bias(heads, std=1.0),
+    "epar + t5 + sink": lambda heads: whence.Epar(heads, learnable=True) + whence.T5Bias(heads) + whence.Sink(heads),
+}
+HEAD_DIMS = (64, 128, 256)
+DTYPES = (torch.bfloat16, torch.float32)
+
+
+class CompilingDriver:
+    """What Triton asks of a driver before a launch, for a GPU that is not here."""
+
+    def __init__(self, capability: int) -> None:
+        self.target = GPUTarget("cuda", capability, 32)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@contextlib.contextmanager
+def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
+    """Compile every kernel that is launched inside, for a target such as ``sm_80``; yields what was compiled."""
+    compiled: list[dict[str, Any]] = []
+    launch, seen = JITFunction.run, set()
+
+    def compile_kernel(self: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
+        if kernel.hash not in seen:
+            seen.add(kernel.hash)
+            compiled.append(
+                {"kernel": kernel.metadata.name, "shared": kernel.metadata.shared, "warps": kernel.metadata.num_warps}
+            )
+        return kernel
+
+    capability = int(target.removeprefix("sm_"))
+    with (
+        mock.patch.object(JITFunction, "run", compile_kernel),
+        mock.patch.object(triton.runtime.driver, "_active", CompilingDriver(capability)),
+        mock.patch.object(device_call, "has_tma", return_value=capability >= 90),
+        mock.patch("whence.attention.fused.backend.is_interpreted", return_value=True),  # the kernels take CPU tensors
+        mock.patch.object(packing, "num_multiprocessors", return_value=100),
+    ):
+        yield compiled
+
+
+def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
+    """Forward and backward, in one pass and as a decode step."""
+    heads = 4
+    for queries, keys in ((128, 128), (2, 300)):
+        position = POSITIONS[name](heads)
+        q, k, v = (
+            torch.zeros(1, n, length, head_dim, dtype=dtype, requires_grad=True)
+            for n, length in ((heads, queries), (2, keys), (2, keys))
+        )
+        positions = {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
+        out = whence.attend(q, k, v, position=position, causal=True, backend="triton", check_finite=False, **positions)
+        out.sum().backward()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", nargs="+", default=list(SHARED_LIMITS), choices=list(SHARED_LIMITS))
+    parser.add_argument("--head-dims", nargs="+", type=int, default=list(HEAD_DIMS))
+    parser.add_argument("--positions", nargs="+", default=list(POSITIONS), choices=list(POSITIONS))
+    parser.add_argument("--quick", action="store_true", help="One mechanism, one head dimension, bfloat16.")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "compile_targets.json")
+    args = parser.parse_args()
+    cases = list(itertools.product(args.positions, args.head_dims, DTYPES))
+    if args.quick:
+        cases = [("epar", 64, torch.bfloat16)]
+    rows: list[dict[str, Any]] = []
+    for target in args.targets:
+        limit = SHARED_LIMITS[target]
+        for name, head_dim, dtype in cases:
+            with compile_only(target) as compiled:
+                run_calls(name, head_dim, dtype)
+            for row in compiled:
+                rows.append(
+                    {
+                        "target": target,
+                        "position": name,
+                        "head_dim": head_dim,
+                        "dtype": str(dtype),
+                        **row,
+                        "limit": limit,
+                    }
+                )
+                fits = "" if row["shared"] <= limit else "  TOO LARGE"
+                print(
+                    f"{target} {name:18} {head_dim:4} {str(dtype)[6:]:9} {row['kernel']:24} {row['shared'] / 1024:6.1f} of {limit // 1024} KB{fits}",
+                    flush=True,
+                )
+    environment = records.describe_environment(("torch", "triton"))
+    if not args.quick:
+        records.write(
+            args.out, {"command": "python benchmarks/compile_targets.py", "environment": environment, "kernels": rows}
+        )
+    if any(row["shared"] > row["limit"] for row in rows):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Eager calls with little host time: what a call needs is worked out once per signature and kept with the position.
+
+The first call of a signature is validated and run as every other call. If the ``triton`` backend ran it and a plan covers
+it, the plan is kept in the position. Later calls of the same signature find the plan by its key and launch the kernels. The
+key holds every fact that validation and the choice of a backend read, except values of tensors, so a plan never skips
+a check that could fail.
+
+Plans cover EPAR, ALiBi and the power prior, alone or beside rotary, without padding, segments, masks, explicit positions and
+dropout: a whole sequence, or the next tokens of a preallocated cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whence import torch_modes
+from whence.attention import backends
+from whence.attention.arguments import Arguments
+from whence.attention.cache import KVCache
+from whence.attention.fused import backend as fused_backend
+from whence.attention.fused.closed_forms import ClosedForm, closed_form
+from whence.attention.fused.packing import MAX_DECODE_QUERIES, is_aligned
+from whence.position.base import Position
+from whence.position.rotary import Rotary
+
+if TYPE_CHECKING:
+    from whence.attention.fused.eager_plan import Plan
+
+#: whether plans are used. Off until the compiled kernels have passed their tests on a GPU
+ENABLED = False
+MAX_PLANS = 256  # of one position; with more, lengths vary so much that plans are seldom found again
+ATTRIBUTE = "_eager_plans"  # of a position; not part of its state
+
+
+class EagerCall(NamedTuple):
+    """A call that a plan may cover."""
+
+    key: tuple[Any, ...]
+    form: ClosedForm
+    rotary: Rotary | None
+    arguments: Arguments
+    needs_gradient: bool
+
+    def find_plan(self) -> Plan | None:
+        store: dict[Any, Plan] | None = self.arguments.position.__dict__.get(ATTRIBUTE)
+        return None if store is None else store.get(self.key)
+
+    def keep_plan(self) -> None:
+        """Build the plan of this call, for later calls of the same signature."""
+        from whence.attention.fused.eager_plan import Plan
+
+        state = self.arguments.position.__dict__
+        store = state.setdefault(ATTRIBUTE, {})
+        if len(store) >= MAX_PLANS:
+            store.clear()
+        store[self.key] = Plan(self)
+
+    def run(self, plan: Plan) -> Tensor:
+        a = self.arguments
+        if not isinstance(a.cache, KVCache):
+            return plan.run(a.q, a.k, a.v, self.form.tensors, 0)
+        state = a.cache.state()
+        offset = len(a.cache)
+        k, v = a.cache.append_plain(a.k, a.v)
+        try:
+            return plan.run(a.q, k, v, self.form.tensors, offset)
+        except Exception:
+            a.cache.undo(state)  # a call that raises leaves no tokens behind
+            raise
+
+
+def describe_call(a: Arguments) -> EagerCall | None:
+    """The call with its key; None if no plan covers it. Reads attributes alone, never values."""
+    q, k, v, position = a.q, a.k, a.v, a.position
+    if not (type(q) is type(k) is type(v) is Tensor) or not isinstance(position, Position) or not _takes_plain(a):
+        return None
+    if torch_modes.is_tracing() or torch_modes.is_transforming() or q.layout is not torch.strided or q.is_nested:
+        return None
+    if q.device.type != "cuda" and not (q.device.type == "cpu" and fused_backend.is_interpreted()):
+        return None
+    if not _is_readable((q, k, v)) or "_parameters" not in position.__dict__:
+        return None
+    half_precision = q.dtype is torch.bfloat16 or q.dtype is torch.float16
+    parts = position.parts
+    part = parts[0]
+    rotary: Any = None
+    if len(parts) == 2:
+        if type(part) is Rotary:
+            part, rotary = parts[1], part
+        elif type(parts[1]) is Rotary:
+            rotary = parts[1]
+    if len(parts) != (1 if rotary is None else 2):
+        return None
+    form = closed_form(part, slope=half_precision and a.causal)
+    if form is None or any(x.dtype is not torch.float32 or x.data_ptr() % 16 for x in form.tensors):
+        return None
+    if rotary is not None and (rotary.length == "sequence" or q.shape[3] % 16):
+        return None
+    kv_len, cache_key = k.shape[2], None
+    if a.cache is not None:
+        cache_key = _cache_key(a)
+        if cache_key is None or not isinstance(a.cache, KVCache):
+            return None
+        kv_len += len(a.cache)
+    if part.decays and a.skip_blocks and q.shape[2] > MAX_DECODE_QUERIES and kv_len > fused_backend.MIN_KEYS_TO_SKIP:
+        return None  # skipping blocks saves more than a plan
+    tensors = (q, k, v)
+    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *form.tensors))
+    key = (
+        tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors), cache_key, learns,
+        a.causal, a.window, a.scale, a.temperature, a.skip_blocks, a.backend, form.signature,
+        (type(part), part.heads, part.causal_only, part.length, part.context, rotary_key(rotary)),
+        None if half_precision else torch.backends.cuda.matmul.fp32_precision,
+        tuple(backends.BACKENDS.values()),
+    )  # fmt: skip
+    return EagerCall(key, form, rotary, a, learns)
+
+
+def rotary_key(rotary: Rotary | None) -> tuple[Any, ...] | None:
+    if rotary is None:
+        return None
+    return rotary.base, rotary.layout, rotary.rotary_dim, rotary.scaling, rotary.length, rotary.context, rotary.heads
+
+
+def _takes_plain(a: Arguments) -> bool:
+    """Whether nothing but the mechanism, causality, a window and scales acts on the scores, each of the exact type.
+
+    1 == True == 1.0 for a key, but validation tells them apart.
+    """
+    return (
+        a.clock is None and a.q_positions is None and a.k_positions is None and a.lengths is None and a.key_mask is None
+        and a.segment_ids is None and a.attn_mask is None and a.mask_fn is None and a.return_weights is False
+        and a.check_finite is False and type(a.dropout) is float and a.dropout == 0.0
+        and type(a.causal) is bool and type(a.skip_blocks) is bool and type(a.temperature) is float
+        and (a.scale is None or type(a.scale) is float) and (a.window is None or type(a.window) is int)
+        and (a.backend == "auto" or a.backend == "triton")
+    )  # fmt: skip
+
+
+def _is_readable(tensors: Iterable[Tensor]) -> bool:
+    """Whether kernels read the tensors in place."""
+    return all(x.ndim == 4 and x.layout is torch.strided and not x.is_neg() and is_aligned(x) for x in tensors)
+
+
+def _cache_key(a: Arguments) -> tuple[Any, ...] | None:
+    """The facts of a cache that takes plain tokens; None for every other one."""
+    cache = a.cache
+    if type(cache) is not KVCache or not cache.takes_plain(a) or a.q.shape[2] != a.k.shape[2]:
+        return None
+    entries, used = cache.storage(), len(cache) + a.k.shape[2]
+    if entries is None or cache.capacity is None or used > cache.capacity:
+        return None
+    stored = tuple((x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in (entries.k, entries.v))
+    return cache.window, stored, a.window is not None and a.window <= used

@@ -1,0 +1,317 @@
+"""``Plan``: one signature of an eager call, with its tiles, sizes and launches; and its gradients.
+
+A plan launches the kernels of the ``triton`` backend and those of ``table_kernels``; see ``eager`` for which calls have one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from whence.attention.fused import device_call, tile_configs
+from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
+from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
+from whence.attention.fused.closed_forms import SLOPE
+from whence.attention.fused.decode import combine_kernel, max_splits, split_k_kernel, split_keys
+from whence.attention.fused.direct_launch import DirectLaunch
+from whence.attention.fused.forward import forward_kernel
+from whence.attention.fused.launch import SCALED_ROWS, SPLIT_SLOPE_BITS
+from whence.attention.fused.packing import (
+    LOG2E,
+    MAX_DECODE_QUERIES,
+    NUM_SLOTS,
+    TABLE_PADDING,
+    align,
+    ceil_div,
+    distance_range,
+    effective_window,
+    next_power_of_two,
+    padded_length,
+)
+from whence.attention.fused.rotation import Rotation
+from whence.attention.fused.table_kernels import SUM_ROWS, TABLE_BLOCK, parameter_gradient_kernel, table_kernel
+
+if TYPE_CHECKING:
+    from whence.attention.fused.eager import EagerCall
+
+#: pairs of query and key up to which the host is slower than the device; TMA descriptors, which cost host time, pay off above
+FEW_PAIRS = 2**26
+Saved = tuple[Tensor, ...]
+
+
+class Plan:
+    """Everything about a call that its signature decides. ``run`` launches it."""
+
+    def __init__(self, call: EagerCall) -> None:
+        a, form = call.arguments, call.form
+        q, k, v = a.q, a.k, a.v
+        self.form, self.needs_gradient, self.device = form, call.needs_gradient, q.device
+        self.causal, self.window = a.causal, a.window
+        self.batch, self.heads, self.q_len, self.head_dim = q.shape
+        self.kv_heads, self.value_dim = k.shape[1], v.shape[3]
+        self.group_size = self.heads // self.kv_heads
+        self.block_d, self.block_dv = (max(16, next_power_of_two(dim)) for dim in (self.head_dim, self.value_dim))
+        self.max_block_d = max(self.block_d, self.block_dv)
+        self.lse_stride = padded_length(self.q_len)
+        self.element_size, self.dtype = q.element_size(), q.dtype
+        self.half_precision = q.dtype != torch.float32
+        scale = float(self.head_dim**-0.5) if a.scale is None else a.scale
+        self.logit_scale = LOG2E / a.temperature
+        self.qk_scale = scale * LOG2E / a.temperature
+        self.scale_gradient, self.bias_gradient = scale / a.temperature, 1.0 / a.temperature
+        self.table_scale = scale * self.logit_scale if form.has_score_scale else self.logit_scale
+        self.qk_grad_scale = math.log(2) if form.has_score_scale else scale / a.temperature
+        self.has_slope = form.family == SLOPE
+        self.learns = call.needs_gradient and any(x.requires_grad for x in form.tensors)
+        self.rotation = None if call.rotary is None else Rotation(call.rotary, self.head_dim, self.device)
+        exact = not self.half_precision and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
+        keys = k.shape[2] if a.cache is None else a.cache.capacity  # type: ignore[attr-defined]
+        few = self.batch * self.heads * self.q_len * keys <= FEW_PAIRS
+        self.has_tma = device_call.has_tma(self.device) and not few
+        self.flags: dict[str, Any] = {
+            "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
+            "HAS_SCORE_SCALE": form.has_score_scale, "HAS_BIAS": form.has_bias, "HAS_SLOPE": self.has_slope,
+            "CAUSAL": a.causal, "HAS_SEGMENTS": False, "HAS_DROPOUT": False,
+            "INPUT_PRECISION": "tf32x3" if exact else "tf32",
+        }  # fmt: skip
+        family = {"FAMILY": form.family, "SHARED": form.shared, "BOUNDED": form.bounded}
+        self.table = self._launch(table_kernel, {**family, "HAS_DERIVATIVES": self.learns, "BLOCK": TABLE_BLOCK})
+        self.parameter_gradients = self._launch(parameter_gradient_kernel, {**family, "ROWS": SUM_ROWS})
+        self.few_queries = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= 128
+        self.max_splits = max_splits(self.device, self.batch, self.kv_heads)
+        self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
+
+    def _launch(self, kernel: Any, constants: dict[str, Any], options: dict[str, Any] | None = None) -> DirectLaunch:
+        return DirectLaunch(kernel, constants, options or {}, self.device)
+
+    def run(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], offset: int) -> Tensor:
+        """The output. ``offset``: the position of the first query minus that of the first key."""
+        if self.device.type == "cuda" and torch._C._cuda_getDevice() != self.device.index:
+            with torch.cuda.device(self.device):
+                return self._run(q, k, v, tensors, offset)
+        return self._run(q, k, v, tensors, offset)
+
+    def _run(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], offset: int) -> Tensor:
+        if self.needs_gradient:
+            return PlannedAttention.apply(self, offset, q, k, v, *tensors)
+        return self.forward(q, k, v, tensors, offset)[0]
+
+    # --- forward -------------------------------------------------------------------------------------------------------
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], offset: int) -> Saved:
+        """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
+        form, heads, device, kv_len = self.form, self.heads, self.device, k.shape[2]
+        if self.rotation is not None:
+            q, k = self.rotation.rotate(q, k, offset)
+        first, end = distance_range(offset, self.causal, self.window, self.q_len, kv_len)
+        entries = 0 if self.has_slope else end - first
+        stride = 0 if self.has_slope else entries + 2 * TABLE_PADDING
+        float32 = torch.float32
+        head_values = torch.empty((heads, 1 if self.has_slope else 3), dtype=float32, device=device)
+        table = derivatives = head_values
+        if not self.has_slope:
+            table = torch.empty((heads, stride), dtype=float32, device=device)
+            if self.learns:
+                derivatives = torch.empty((heads, stride, form.num_derivatives), dtype=float32, device=device)
+        a, b, c = (*tensors, tensors[0], tensors[0])[:3]
+        self.table(
+            heads * ceil_div(stride or 1, TABLE_BLOCK), a, b, c, table, derivatives, head_values, entries, first,
+            form.constant, self.table_scale,
+        )  # fmt: skip
+        planes = 2 if form.has_bias else 1
+        lse = torch.empty((planes, self.batch, heads, self.lse_stride), dtype=float32, device=device)
+        out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
+        window = effective_window(offset, self.window, self.q_len, kv_len)
+        if self.few_queries:
+            self._decode(q, k, v, out, lse, table, head_values, kv_len, offset, first, window, stride)
+        else:
+            tile = tile_configs.forward_config(self.max_block_d, self.element_size, not self.has_slope, self.q_len)
+            if self.needs_gradient and self._needs_filled_lse(tile.block_m):
+                lse.fill_(torch.inf)
+            self._tiled(
+                ("forward", window is not None), forward_kernel, tile,
+                lambda: {"HAS_WINDOW": window is not None, "HAS_SINK": False, "SKIP_BLOCKS": False},
+            )(
+                ceil_div(self.q_len, tile.block_m) * self.batch * heads,
+                self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
+                self._tiles(v, tile.block_n, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
+                lse, table, head_values, lse, lse, lse, lse, lse, self.batch, heads, self.q_len, self.lse_stride, kv_len,
+                offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, 0.0, 0,
+            )  # fmt: skip
+        return out, q, k, lse, table, derivatives, head_values
+
+    def _decode(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, kv_len: int,
+        offset: int, first: int, window: int | None, stride: int,
+    ) -> None:  # fmt: skip
+        rows = max(16, next_power_of_two(self.q_len * self.group_size))
+        tile = tile_configs.decode_config(rows, self.max_block_d, self.element_size)
+        splits = split_keys(self.q_len, kv_len, offset, self.causal, window, tile.block_n, self.max_splits)
+        shape = (self.batch, self.heads, self.q_len, splits.count)
+        partial_out = torch.empty((*shape, self.block_dv), dtype=torch.float32, device=self.device)
+        partial_max, partial_sum = (torch.empty(shape, dtype=torch.float32, device=self.device) for _ in range(2))
+        self._tiled(("split", window is not None), split_k_kernel, tile, lambda: {"HAS_WINDOW": window is not None})(
+            self.batch * self.kv_heads * splits.count, q, self._tiles(k, tile.block_n, self.block_d),
+            self._tiles(v, tile.block_n, self.block_dv), partial_out, partial_max, partial_sum, table, head_values, lse,
+            lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale, *q.stride()[:3],
+            self.head_dim, splits.low, splits.high, splits.keys, splits.count, 0.0, 0,
+        )  # fmt: skip
+        block = max(2, next_power_of_two(splits.count))
+        combine = self._launches.get(("combine", block))
+        if combine is None:
+            combine = self._launches["combine", block] = self._launch(
+                combine_kernel,
+                {
+                    "HAS_SINK": False, "HAS_BIAS": self.form.has_bias, "FILL_LSE": self.needs_gradient,
+                    "BLOCK_SPLITS": block, "BLOCK_DV": self.block_dv,
+                },
+            )  # fmt: skip
+        combine(
+            self.batch * self.heads * self.q_len, partial_out, partial_max, partial_sum, lse, out, lse, self.heads,
+            self.q_len, self.lse_stride, splits.count, self.logit_scale, 0, 0, 0, *out.stride()[:3], self.value_dim,
+        )  # fmt: skip
+
+    def _needs_filled_lse(self, written: int) -> bool:
+        """Whether a backward kernel reads rows of the log-sum-exp that a forward kernel of these blocks does not write."""
+        covered = ceil_div(self.q_len, written) * written
+        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in (self._dq_tile(), self._dkdv_tile()))
+
+    # --- backward ------------------------------------------------------------------------------------------------------
+
+    def backward(
+        self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor,
+        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], offset: int,
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
+        """The gradients of q, k, v and of the tensors of the form."""
+        form, heads, kv_len = self.form, self.heads, k.shape[2]
+        grad_out = align(grad_out)
+        first, _ = distance_range(offset, self.causal, self.window, self.q_len, kv_len)
+        window = effective_window(offset, self.window, self.q_len, kv_len)
+        stride = 0 if self.has_slope else table.shape[1]
+        strides = grad_out.stride()
+        if form.has_bias:
+            grad_out = self._scale_rows(grad_out, lse)
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        delta = torch.empty((self.batch, heads, self.lse_stride), dtype=torch.float32, device=self.device)
+        tile, learns = self._dq_tile(), self.learns
+        blocks = ceil_div(self.q_len, tile.block_m)
+        sums = delta
+        if learns:
+            sums = torch.empty((self.batch, heads, blocks, NUM_SLOTS), dtype=torch.float32, device=self.device)
+        sizes = (self.batch, heads, self.q_len, self.lse_stride, kv_len, offset, first, window or 0, stride)
+        count = form.num_derivatives if learns else 0
+        facts = (window is not None, strides)
+        self._tiled(
+            ("dq", *facts), backward_dq_kernel, tile,
+            lambda: {
+                "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "DENSE_SCALE_GRAD": False,
+                "DENSE_BIAS_GRAD": False, "NUM_SCALE_DERIVS": count if form.has_score_scale else 0,
+                "NUM_BIAS_DERIVS": count if form.has_bias else 0, "DERIV_WIDTH": max(1, count),
+                "SLOPE_GRAD": learns and self.has_slope, "AMPLITUDE_GRAD": learns and form.has_score_scale,
+            },
+        )(
+            blocks * self.batch * heads, self._tiles(q, tile.block_m, self.block_d),
+            self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
+            self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
+            self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, delta, sums, head_values, delta,
+            delta, delta, delta, *sizes, 0, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+        )  # fmt: skip
+        tile = self._dkdv_tile()
+        split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
+        self._tiled(
+            ("dkdv", *facts), backward_dkdv_kernel, tile,
+            lambda: {
+                "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "HAS_DECAY": self._has_decay,
+                "SPLIT_SLOPE_BITS": split_slope,
+            },
+        )(
+            ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, self._tiles(q, tile.block_m, self.block_d),
+            self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
+            self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
+            self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, head_values, head_values, delta, delta, delta,
+            delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+        )  # fmt: skip
+        if self.rotation is not None:
+            self.rotation.rotate_gradients(dq, dk)
+        if not learns:
+            return (dq, dk, dv, *(None for _ in tensors))
+        gradients = [torch.empty_like(x) for x in tensors]
+        a, b, c = (*tensors, tensors[0], tensors[0])[:3]
+        d_a, d_b, d_c = (*gradients, gradients[0], gradients[0])[:3]
+        self.parameter_gradients(
+            1 if form.shared else heads, sums, a, b, c, d_a, d_b, d_c, self.batch * blocks, heads, blocks, form.constant,
+            self.scale_gradient if form.has_score_scale else self.bias_gradient,
+        )  # fmt: skip
+        return (dq, dk, dv, *gradients)
+
+    def _scale_rows(self, grad_out: Tensor, lse: Tensor) -> Tensor:
+        """See ``launch.scale_rows``."""
+        scaled = torch.empty_like(grad_out)
+        key = ("scale", grad_out.stride())
+        if key not in self._launches:
+            constants = {"BLOCK_M": SCALED_ROWS, "BLOCK_DV": self.block_dv}
+            self._launches[key] = self._launch(scale_rows_kernel, constants)
+        self._launches[key](
+            ceil_div(self.q_len, SCALED_ROWS) * self.batch * self.heads,
+            self._tiles(grad_out, SCALED_ROWS, self.block_dv), self._tiles(scaled, SCALED_ROWS, self.block_dv), lse[1],
+            self.heads, self.q_len, self.lse_stride,
+        )  # fmt: skip
+        return scaled
+
+    # --- tiles ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _has_decay(self) -> bool:
+        return self.form.has_score_scale and self.half_precision and self.causal
+
+    def _dq_tile(self) -> tile_configs.TileConfig:
+        count = self.form.num_derivatives if self.learns else 0
+        return tile_configs.dq_config(self.max_block_d, self.element_size, count, 0)
+
+    def _dkdv_tile(self) -> tile_configs.TileConfig:
+        return tile_configs.dkdv_config(
+            self.max_block_d, self.element_size, self.form.has_score_scale, self._has_decay, self.has_slope, False
+        )
+
+    def _tiled(self, key: tuple[Any, ...], kernel: Any, tile: tile_configs.TileConfig, constants: Any) -> DirectLaunch:
+        """The launch of a kernel with the flags of this plan and its own constants, which are built once per key."""
+        launch = self._launches.get(key)
+        if launch is None:
+            own = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "NUM_STAGES": tile.num_stages, **constants()}
+            taken = {name: value for name, value in {**self.flags, **own}.items() if name in kernel.arg_names}
+            launch = self._launches[key] = self._launch(kernel, taken, tile.options)
+        return launch
+
+    def _tiles(self, x: Tensor, rows: int, block_d: int) -> Any:
+        """See ``DeviceCall.describe``."""
+        if not self.has_tma:
+            return (x, *x.stride()[:3], x.shape[3])
+        strides = [stride if n > 1 else block_d for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
+        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
+
+
+class PlannedAttention(torch.autograd.Function):
+    """A planned call inside autograd. A second derivative raises an error."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, offset: int, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
+        out, q, k, lse, table, derivatives, head_values = plan.forward(q, k, v, tensors, offset)
+        ctx.save_for_backward(q, k, v, out, lse, table, derivatives, head_values, *tensors)
+        ctx.plan, ctx.offset = plan, offset
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
+        q, k, v, out, lse, table, derivatives, head_values, *tensors = ctx.saved_tensors
+        plan: Plan = ctx.plan
+        return (
+            None,
+            None,
+            *plan.backward(grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.offset),
+        )

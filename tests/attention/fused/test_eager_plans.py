@@ -1,0 +1,189 @@
+"""Eager calls that follow a plan: the same results as without one, few launches, and a new plan for every other signature."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from kernel_cases import masks
+from reference_comparison import check_against_reference, perturb, random_inputs, run
+
+from whence import Alibi, Epar, KVCache, PowerPrior, Rotary, attend
+from whence.attention.fused import device_call, direct_launch, eager
+from whence.position.rotary_scaling import Yarn
+
+pytestmark = pytest.mark.usefixtures("interpreted", "poisoned")
+
+MECHANISMS = {
+    "Epar": lambda h: Epar(h, context=40, learnable=True),
+    "Epar, basic, one for all heads": lambda h: Epar(None, form="basic", context=40, learnable=True),
+    "Epar, fixed": lambda h: Epar(h, context=20, gamma=4.0),
+    "Alibi": lambda h: Alibi(h, form="symmetric", learnable=True),
+    "Alibi, fixed": lambda h: Alibi(h, scale=2.0),
+    "PowerPrior": lambda h: PowerPrior(h, alpha=0.1, beta=0.8),
+    "PowerPrior, one for all heads": lambda h: PowerPrior(None, alpha=-0.1, beta=1.2),
+    "Rotary + Epar": lambda h: Rotary() + Epar(h, context=40, learnable=True),
+    "Alibi + Rotary": lambda h: (
+        Alibi(h, learnable=True) + Rotary(layout="interleaved", rotary_dim=8, scaling=Yarn(4.0, 16))
+    ),
+}
+# batch, heads, key heads, queries, keys, key width, value width
+FEW, ONE_BLOCK, BLOCKS, GROUPED = (
+    (2, 2, 1, 5, 5, 16, 16),
+    (1, 2, 2, 63, 63, 16, 32),
+    (1, 1, 1, 70, 70, 16, 16),
+    (2, 2, 1, 66, 66, 16, 16),
+)
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """Plans are used; the list of kernels that they launch."""
+    launched = []
+    launch = direct_launch.DirectLaunch.__call__
+
+    def record(self, programs, *arguments):
+        launched.append(self.kernel.__name__)
+        launch(self, programs, *arguments)
+
+    monkeypatch.setattr(eager, "ENABLED", True)
+    monkeypatch.setattr(direct_launch.DirectLaunch, "__call__", record)
+    return launched
+
+
+CASES = [
+    ("Epar", "causal", FEW, torch.float32),
+    ("Epar", "window", GROUPED, torch.float16),
+    ("Epar", "both sides", ONE_BLOCK, torch.float32),
+    ("Epar, basic, one for all heads", "scaled", BLOCKS, torch.float32),
+    ("Epar, fixed", "causal", BLOCKS, torch.float16),
+    ("Alibi", "both sides", BLOCKS, torch.float32),
+    ("Alibi", "causal", GROUPED, torch.float16),
+    ("Alibi", "causal", FEW, torch.float16),
+    ("Alibi, fixed", "window, scaled", BLOCKS, torch.float16),
+    ("PowerPrior", "causal", BLOCKS, torch.float32),
+    ("PowerPrior", "window, both sides", FEW, torch.float32),
+    ("PowerPrior, one for all heads", "negative scale", ONE_BLOCK, torch.float32),
+    ("Rotary + Epar", "causal", GROUPED, torch.float32),
+    ("Alibi + Rotary", "causal", BLOCKS, torch.float16),
+]
+
+
+@pytest.mark.parametrize(
+    "mechanism, mask, shape, dtype", CASES, ids=lambda x: "x".join(map(str, x)) if isinstance(x, tuple) else str(x)
+)
+def test_planned_calls_equal_the_reference(plans, monkeypatch, mechanism, mask, shape, dtype):
+    from whence.attention.fused import eager_plan
+
+    by_descriptor = CASES.index((mechanism, mask, shape, dtype)) % 2
+    monkeypatch.setattr(eager_plan, "FEW_PAIRS", 0 if by_descriptor else 2**40)
+    position = perturb(MECHANISMS[mechanism](shape[1]))
+    *tensors, grad_out = random_inputs(*shape, dtype=dtype)
+    options = masks(mask, shape[0], shape[3], shape[4]) | {"skip_blocks": False}
+    run(position, tensors, grad_out, options, backend="triton")  # validates, and keeps the plan
+    assert not plans
+    check_against_reference(position, tensors, grad_out, options)
+    assert plans.count("table_kernel") == 1
+    assert len(plans) <= 12
+
+
+def planned(position, *tensors, **options):
+    return attend(*tensors, position=position, **({"causal": True, "backend": "triton"} | options))
+
+
+def test_launches_of_forward_backward_and_decode(plans):
+    # a GPU test counts them with torch.profiler
+    position = Epar(2, context=40, learnable=True)
+    q, k, v, grad_out = (x.requires_grad_() for x in random_inputs(1, 2, 2, 16, 16, 16, 16))
+    for _ in range(2):
+        del plans[:]
+        out = planned(position, q, k, v)
+    assert plans == ["table_kernel", "split_k_kernel", "combine_kernel"]
+    out.backward(grad_out)
+    assert plans[3:] == ["backward_dq_kernel", "backward_dkdv_kernel", "parameter_gradient_kernel"]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Epar(2, context=40), lambda: Rotary() + PowerPrior(2, alpha=0.1)], ids=["Epar", "rotary"]
+)
+def test_cached_steps_equal_one_pass(plans, make):
+    position, cache = make(), KVCache(capacity=30)
+    q, k, v, _ = random_inputs(2, 2, 1, 27, 27, 16, 16)
+    with torch.no_grad():
+        whole = attend(q, k, v, position=position, causal=True, backend="reference")
+        pieces = zip(*(x.split([20, 1, 1, 1, 2, 2], 2) for x in (q, k, v)), strict=True)
+        steps = torch.cat([planned(position, *piece, cache=cache) for piece in pieces], 2)
+    assert len(cache) == 27
+    assert plans.count("split_k_kernel") == 3  # the first step of each size is validated
+    torch.testing.assert_close(steps, whole)
+
+
+CHANGES = {
+    "values": lambda p: p.alpha.raw.data.mul_(3.0),  # leaves no trace in a version counter
+    "context": lambda p: setattr(p, "context", 7),
+    "form": lambda p: setattr(p, "form", "basic"),
+    "another parameter": lambda p: setattr(p.beta, "raw", torch.nn.Parameter(p.beta.raw.detach() + 1.0)),
+    "frozen": lambda p: p.requires_grad_(False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_position_is_never_stale(plans, change, monkeypatch):
+    position = Epar(2, context=40, learnable=True)
+    *tensors, grad_out = random_inputs(1, 2, 2, 5, 5, 16, 16)
+    for _ in range(2):
+        before = run(position, tensors, grad_out, {"causal": True}, backend="triton")
+    CHANGES[change](position)
+    after = run(position, tensors, grad_out, {"causal": True}, backend="triton")
+    monkeypatch.setattr(eager, "ENABLED", False)
+    exact = run(position, tensors, grad_out, {"causal": True}, backend="triton")
+    assert change == "frozen" or not torch.allclose(before[0], after[0])
+    for x, y in zip(after, exact, strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_other_arguments_are_validated(plans):
+    position = Epar(2, context=40)
+    q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)
+    for _ in range(2):
+        planned(position, q, k, v)
+    count = len(plans)
+    assert count
+    for options in ({"causal": 1}, {"temperature": 0.0}, {"window": True}, {"backend": "nothing"}, {"dropout": 2.0}):
+        with pytest.raises(Exception, match=next(iter(options))):
+            planned(position, q, k, v, **options)
+    with pytest.raises(Exception, match="float64"):
+        planned(position, q, k.double(), v)
+    planned(position, q, k, v, lengths=torch.tensor([3]))  # a plan covers no padding
+    assert len(plans) == count
+
+
+def test_second_derivative_raises(plans):
+    q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)
+    q.requires_grad_()
+    position = Epar(2, context=9)
+    for _ in range(2):
+        out = planned(position, q, k, v)
+    (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(first.square().sum(), q)
+
+
+def test_plans_are_no_part_of_the_state(plans):
+    position = Epar(2, context=40)
+    q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)
+    planned(position, q, k, v)
+    assert eager.ATTRIBUTE in vars(position)
+    for copied in (copy.copy(position), copy.deepcopy(position), pickle.loads(pickle.dumps(position))):
+        assert eager.ATTRIBUTE not in vars(copied)
+    assert repr(copied) == repr(position)
+
+
+@pytest.mark.parametrize("mechanism, mask", [("Epar", "window"), ("PowerPrior", "segment_ids")])
+def test_pointer_loads(monkeypatch, mechanism, mask):
+    """The kernels without plans, as on GPUs without TMA."""
+    monkeypatch.setattr(device_call, "has_tma", lambda device: False)
+    position = perturb(MECHANISMS[mechanism](2))
+    for shape in ((1, 2, 1, 70, 70, 20, 24), (1, 2, 1, 3, 90, 20, 24)):
+        *tensors, grad_out = random_inputs(*shape)
+        check_against_reference(position, tensors, grad_out, masks(mask, shape[0], shape[3], shape[4]))
