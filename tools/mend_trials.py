@@ -71,7 +71,7 @@ def commands(names: list[str], minutes: float, out: Path, in2: bool) -> Iterator
             yield [
                 sys.executable, "-m", "whence", "mend", model_name(name), *(word for cure in cures for word in ("--cure", cure)),
                 "--task", task, "--length", str(length), "--slots", str(slots), "--items", str(ITEMS),
-                "--device", "cuda", "--dtype", "bfloat16", "--batch-tokens", "32000", "--budget", f"{minutes:g}m",
+                "--device", "cuda", "--dtype", "bfloat16", "--batch-tokens", "16000", "--budget", f"{minutes:g}m",
                 "--out", str(out),
             ]  # fmt: skip
 

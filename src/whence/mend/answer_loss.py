@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 
 import torch
@@ -37,13 +38,23 @@ def answer_losses(
     for batch in lm.batches([len(row) for row in rows]):
         tokens, real = pad_batch(lm, [rows[index] for index in batch], left=False)
         spans = [document_spans(lm, prompts[index]) for index in batch] if documents else None
+        read = sorted({at for index in batch for at in range(ends[index] - 1, len(rows[index]) - 1)})
         with request(lm.model, documents=spans, prompt_ends=[ends[index] for index in batch]):
-            logits = lm.model(input_ids=tokens, attention_mask=real).logits
+            logits = _logits_at(lm, tokens, real, read)
         for place, index in enumerate(batch):
             answer = slice(ends[index], len(rows[index]))
-            before = logits[place, answer.start - 1 : answer.stop - 1].double()
+            before = logits[place, [read.index(at - 1) for at in range(answer.start, answer.stop)]].double()
             losses.append(float(torch.nn.functional.cross_entropy(before, tokens[place, answer], reduction="sum")))
     return torch.tensor(losses, dtype=torch.float64)
+
+
+def _logits_at(lm: ProbedModel, tokens: Tensor, real: Tensor, columns: list[int]) -> Tensor:
+    """The logits of these columns, ``[B, columns, vocabulary]``. Those of all tokens of long prompts would fill the memory."""
+    inputs = {"input_ids": tokens, "attention_mask": real}
+    wanted = torch.tensor(columns, device=tokens.device)
+    if "logits_to_keep" in inspect.signature(lm.model.forward).parameters:
+        return lm.model(**inputs, logits_to_keep=wanted).logits
+    return lm.model(**inputs).logits[:, wanted]
 
 
 def document_spans(lm: ProbedModel, prompt: Prompt) -> list[Span]:
