@@ -53,7 +53,6 @@ COMMON = {"eos_token_id": None, "bos_token_id": None, "pad_token_id": 0, "initia
 REASONS = {
     "computes its attention itself": "computes its attention itself",
     "no attention": "no layer of which calls the attention interface",
-    "adds a bias of its own": "adds a bias of its own",
     "layers share an attention module": "serves several layers",
     "encoder-decoder": "an encoder-decoder",
     "encoder": "in which a token sees later ones",
@@ -190,7 +189,7 @@ FAMILIES = [
         | {"swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 8, "sliding_window_size": 6}
         | {"d_rel": 4, "rel_extent": 8, "layer_types": ["sliding_attention", "full_attention"]}
         | {"mlp_layer_types": ["dense", "dense"], "moe_intermediate_size": 16, "n_routed_experts": 4},
-        refused("adds a bias of its own"),
+        NO_ROTATION | NO_CACHE,
     ),
     Family(
         "minimax",

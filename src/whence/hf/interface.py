@@ -51,6 +51,7 @@ class AttentionCall:
     scale: float | None
     edited: EditedCall | None = None  # of a layer whose attention is edited
     clock: Tensor | None = None  # [B, H, S], the steps of a position with a clock
+    position_bias: Tensor | None = None  # [B or 1, H or 1, T or 1, S], added to the scores by the model itself
 
     def weights(self, rows: Tensor, keys: int | None = None) -> Tensor:
         """The attention weights ``[B, H, n, keys]`` of the queries ``rows``, ``[n]`` or ``[B, n]``.
@@ -72,7 +73,19 @@ class AttentionCall:
         arguments |= {"position": self.position, "scale": self.scale}
         if self.clock is not None:
             arguments["clock"] = self.clock[..., :keys]
+        if self.position_bias is not None:
+            arguments["attn_mask"] = _select_bias_rows(self.position_bias[..., :keys], rows)
         return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **arguments)[1]
+
+
+def _select_bias_rows(bias: Tensor, rows: Tensor) -> Tensor:
+    """A bias ``[B or 1, H or 1, T or 1, S]`` at the queries ``rows``, the same for all sequences (``[n]``) or not (``[B, n]``)."""
+    if bias.shape[2] == 1:
+        return bias
+    if rows.ndim == 1:
+        return bias[:, :, rows]
+    index = rows[:, None, :, None].expand(-1, bias.shape[1], -1, bias.shape[3])
+    return bias.expand(rows.shape[0], -1, -1, -1).gather(2, index)
 
 
 Observer = Callable[[AttentionCall], None]
@@ -95,14 +108,10 @@ def attention(
     output_attentions: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """The attention function registered with transformers. ``sliding_window`` is ignored: the mask contains it."""
-    if position_bias is not None:
-        raise usage_error(
-            f"an attached {type(module).__name__}",
-            f"position_bias of shape {list(position_bias.shape)}",
-            "this family adds a bias of its own for every query and key, and attend takes no dense bias here",
-            "use a family with rotary, learned or no positions, such as llama, gpt2 or smollm3",
-        )
+    """The attention function registered with transformers. ``sliding_window`` is ignored: the mask contains it.
+
+    ``position_bias`` ``[B or 1, H or 1, T or 1, S]`` is what a family adds to the scores itself, in addition to the Position.
+    """
     if cache is not None:
         raise usage_error(
             f"an attached {type(module).__name__}",
@@ -111,6 +120,13 @@ def attention(
             "generate with a dynamic or a static cache",
         )
     editor = module.__dict__.get(EDITOR)
+    if editor is not None and position_bias is not None:
+        raise usage_error(
+            f"an edited {type(module).__name__}",
+            f"position_bias of shape {list(position_bias.shape)}",
+            "an intervention computes scores from queries and keys, and this family adds a bias of its own",
+            "use a family without position_bias, such as llama, gpt2 or smollm3",
+        )
     if editor is not None and (discarded := editor.capture(query, key, value)) is not None:
         return discarded, None
     layer_position = active_position(getattr(module, KEY, None))
@@ -123,7 +139,7 @@ def attention(
     info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
     arguments = info.attend_arguments(layer_position, position_ids)
     clock = getattr(module, STEPS, None)
-    arguments |= {"position": position, "clock": clock, "scale": scaling, "dropout": dropout}
+    arguments |= {"position": position, "clock": clock, "scale": scaling, "dropout": dropout, "attn_mask": position_bias}
     weights = edited = None
     if editor is not None:
         edited = editor.call(query, key, value, info, scaling, softcap, s_aux)
@@ -135,9 +151,10 @@ def attention(
     for observer in module.__dict__.get(OBSERVERS, ()):
         with torch.no_grad():
             q, k = (query, key) if edited is None else edited.rotated()
-            observer(
-                AttentionCall(module, q, k, value, layer_position, position, info, position_ids, scaling, edited, clock)
+            call = AttentionCall(
+                module, q, k, value, layer_position, position, info, position_ids, scaling, edited, clock, position_bias
             )
+            observer(call)
     return out.transpose(1, 2).contiguous(), weights
 
 
