@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from whence import Alibi, Epar, Rotary, Shaw, Sink, TransformerXL, WhenceError, attend
+from whence import (
+    Alibi,
+    Dape,
+    Epar,
+    Rotary,
+    ScalableSoftmax,
+    Shaw,
+    Sink,
+    TransformerXL,
+    WhenceError,
+    attend,
+    from_score_mod,
+)
 from whence.attention.fused import backend as triton_backend
 from whence.parallel import select_heads
 
@@ -24,7 +36,9 @@ POSITIONS = {
     "Alibi": lambda: Alibi(4, learnable=True),
     "Epar": lambda: Epar(4, alpha=[0.5, 1.0, 1.5, 2.0], learnable=True),
     "one for all heads": lambda: Epar(None, learnable=True),
-    "sum": lambda: Rotary() + Epar(4, beta=[1.0, 2.0, 3.0, 4.0], learnable=True) + Sink(4) + Shaw(8),
+    "sum": lambda: Rotary() + Epar(4, beta=[1.0, 2.0, 3.0, 4.0], learnable=True) + Sink(4) + Shaw(8, heads=4),
+    "parameters of content hooks": lambda: TransformerXL(4, 8, std=1.0) + ScalableSoftmax(4, s=[0.1, 0.2, 0.3, 0.4]),
+    "a score_mod": lambda: from_score_mod(lambda score, b, h, q_idx, kv_idx: score * (1 + h)),
 }
 
 
@@ -71,7 +85,7 @@ def test_heads_that_cannot_be_selected_are_named():
     for arguments, words in (
         ((Alibi(4), 2, 6), ("4 heads", "end=4")),
         ((Alibi(4), 2, 2), ("end", "2")),
-        ((TransformerXL(4, 8), 0, 2), ("TransformerXL", "all_gather")),
+        ((Dape(4), 0, 2), ("Dape", "all_gather")),
         ((torch.nn.Linear(1, 1), 0, 2), ("position", "Linear")),
     ):
         with pytest.raises(WhenceError) as caught:

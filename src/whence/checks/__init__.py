@@ -92,6 +92,9 @@ CHECKS: dict[str, Check] = {
     "grouped-query attention": Check(
         layers.grouped_queries, "treat every head of k alike: k has fewer heads than q, and each is used by several"
     ),
+    "selected heads": Check(
+        layers.head_slices, "list in head_axes every tensor of a content hook that has one entry for each head"
+    ),
     "backends agree, gradients included": Check(layers.backends, "return the same output for the same arguments"),
     "backends agree without a causal mask": Check(
         layers.noncausal, "support negative distances, or set causal_only = True"

@@ -7,16 +7,18 @@ import copy
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, jvp
 
-from whence.attention import KVCache
+from whence.attention import KVCache, attend
 from whence.checks.fixture import TOKENS, Failure, Fixture, SkipCheck, assert_close, call_hook, hook_name
 from whence.errors import WhenceError
 from whence.position.base import Position, Rows
+from whence.position.evaluate import evaluate_clock
 
 BACKENDS = ("reference", "blockwise", "sdpa")
 
@@ -225,6 +227,37 @@ def grouped_queries(fixture: Fixture) -> None:
     for backend in ("reference", "blockwise"):
         few_layer.backend = backend
         assert_close(f"{groups} key heads and the same repeated, with {backend},", few_layer(fixture.x), expected)
+
+
+def head_slices(fixture: Fixture) -> None:
+    """Two slices of the heads give the output of the whole, and the sum of their gradients is its gradient."""
+    position, heads, x = fixture.position, fixture.position.heads, fixture.x
+    if heads is None or heads == 1:
+        raise SkipCheck("one set of parameters serves all heads")
+    if "embed" in position.effects:
+        raise SkipCheck("it changes the input of a layer, before there are heads")
+    cuts = (0, heads // 2, heads)
+    try:
+        slices = [position.select_heads(first, last) for first, last in pairwise(cuts)]
+    except WhenceError as error:
+        raise SkipCheck(str(error)) from None
+    q, k = (torch.randn(2, heads, TOKENS, fixture.head_dim, dtype=torch.float64) for _ in range(2))
+    v = torch.randn(2, heads, TOKENS, fixture.value_dim, dtype=torch.float64)
+    named_parameters = {name: p for name, p in position.named_parameters() if p.requires_grad}
+    results = []
+    for parts, edges in (((position,), (0, heads)), (slices, cuts)):
+        outs = []
+        for part, (first, last) in zip(parts, pairwise(edges), strict=True):
+            tensors = [t[:, first:last] for t in (q, k, v)]
+            clock = evaluate_clock(part, x, last - first)
+            outs.append(attend(*tensors, position=part, clock=clock, causal=True, backend="reference"))
+        out = torch.cat(outs, 1)
+        leaves = list(named_parameters.values())
+        gradients = torch.autograd.grad(out.square().sum(), leaves, materialize_grads=True) if leaves else ()
+        results.append([out, *gradients])
+    names = ["outputs", *(f"gradients of parameter {name}" for name in named_parameters)]
+    for name, whole, sliced in zip(names, *results, strict=True):
+        assert_close(f"{name} of slices and of all heads", sliced, whole)
 
 
 def noncausal(fixture: Fixture) -> None:

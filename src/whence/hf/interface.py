@@ -139,7 +139,13 @@ def attention(
     info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
     arguments = info.attend_arguments(layer_position, position_ids)
     clock = getattr(module, STEPS, None)
-    arguments |= {"position": position, "clock": clock, "scale": scaling, "dropout": dropout, "attn_mask": position_bias}
+    arguments |= {
+        "position": position,
+        "clock": clock,
+        "scale": scaling,
+        "dropout": dropout,
+        "attn_mask": position_bias,
+    }
     weights = edited = None
     if editor is not None:
         edited = editor.call(query, key, value, info, scaling, softcap, s_aux)

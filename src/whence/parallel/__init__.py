@@ -13,7 +13,7 @@ Every process holds a part of the sequence, and every mechanism sees the positio
 
 from whence.parallel.attend import attend
 from whence.parallel.collectives import all_reduce_gradients
-from whence.parallel.head_slice import HeadSlice, select_heads
 from whence.parallel.sharding import positions, shard, unshard
+from whence.position.head_slice import HeadSlice, select_heads
 
 __all__ = ["HeadSlice", "all_reduce_gradients", "attend", "positions", "select_heads", "shard", "unshard"]

@@ -12,9 +12,9 @@ from whence import shapes
 from whence.attention.attend import attend as attend_whole
 from whence.errors import usage_error
 from whence.parallel.collectives import AllGather, AllToAll
-from whence.parallel.head_slice import select_heads
 from whence.parallel.sharding import LAYOUTS, all_pieces, pieces, restore_order, unshard
 from whence.position.base import Position, require_position
+from whence.position.head_slice import select_heads
 from whence.validation import require_choice
 
 METHODS = ("ulysses", "all_gather")

@@ -138,6 +138,9 @@ class Position(nn.Module):
     #: ``content_bias`` and ``value_bias`` read ``rows.q`` or ``rows.k``, as other parts rotated them. False where they read
     #: ``rows.scores``, ``rows.unrotated_q`` and ``rows.unrotated_k`` instead
     reads_rotated: bool = True
+    #: parameters, buffers and modules of ``rotate``, ``content_bias`` and ``value_bias`` with one entry for each head, and
+    #: their head axis, for ``select_heads``
+    head_axes: ClassVar[Mapping[str, int]] = {}
     #: parameters of the constructor with the default None that a model fills in when the mechanism is built from text;
     #: see whence.position.expression
     model_arguments: ClassVar[tuple[str, ...]] = ()
@@ -269,6 +272,16 @@ class Position(nn.Module):
         """The parts that change a model's input (``embed``)."""
         return tuple(p for p in self.parts if "embed" in p.effects)
 
+    def select_heads(self, start: int, end: int) -> Position:
+        """The mechanism for query heads ``start`` to ``end - 1``, for tensor parallelism.
+
+        It shares the parameters of the whole, so the gradients of all selections add up to the gradient of the whole; see
+        ``whence.position.head_slice``. A mechanism that is the same for every head is its own selection.
+        """
+        from whence.position.head_slice import select_heads_of_part  # which imports Position
+
+        return select_heads_of_part(self, start, end)
+
     def repr_items(self) -> Iterator[tuple[str, object]]:
         """Names and values in ``repr``: by default all parameters and buffers whose name has no leading underscore."""
         tensors = (*self.named_parameters(), *self.named_buffers())
@@ -339,6 +352,9 @@ class Sum(Position):
     @property
     def parts(self) -> tuple[Position, ...]:
         return tuple(self.members)  # type: ignore[arg-type]
+
+    def select_heads(self, start: int, end: int) -> Position:
+        return Sum(*(part.select_heads(start, end) for part in self.parts))
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
         for part in self.parts:

@@ -39,6 +39,7 @@ class Cope(Position):
     """
 
     causal_only = True
+    head_axes = {"e": 0}
 
     def __init__(self, head_dim: int, *, positions: int = 64, heads: int | None = None) -> None:
         super().__init__(heads=heads)

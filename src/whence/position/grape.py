@@ -51,6 +51,7 @@ class GrapeA(Position):
     causal_only = True
     needs_heads = True
     reads_rotated = False
+    head_axes = {"omega": 0, "v": 0, "u": 0, "_slope": 0}
 
     def __init__(self, heads: int, head_dim: int, *, gate: str = "query and key") -> None:
         super().__init__(heads=heads)

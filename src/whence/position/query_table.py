@@ -39,6 +39,7 @@ class QueryTable(Position):
 
     needs_heads = True
     reads_rotated = False
+    head_axes = {"projection": 0}
 
     def __init__(self, heads: int, head_dim: int, *, rank: int = 16, extent: int = 1024, std: float = 0.02) -> None:
         super().__init__(heads=heads)

@@ -45,6 +45,7 @@ class ScalableSoftmax(Position):
     causal_only = True  # without a causal mask, n would be the length of the sequence
     rotates = False
     needs_heads = True
+    head_axes = {"s": 0, "b": 0}
 
     def __init__(self, heads: int, *, s: Number = 0.168, intercept: bool = False) -> None:
         super().__init__(heads=heads)

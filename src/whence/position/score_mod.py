@@ -65,6 +65,9 @@ class ScoreMod(Position):
         captured = [cell.cell_contents for cell in cells if _is_filled(cell)]
         return super().trainable or any(isinstance(x, Tensor) and x.requires_grad for x in captured)
 
+    def select_heads(self, start: int, end: int) -> Position:
+        return ScoreMod(_LaterHeads(self.fn, start), heads=end - start)
+
     def content_bias(self, rows: Rows) -> Tensor:
         scores = rows.scores
         batch, heads = (torch.arange(n, device=scores.device) for n in scores.shape[:2])
@@ -92,6 +95,17 @@ class ScoreMod(Position):
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "fn", getattr(self.fn, "__name__", type(self.fn).__name__)
         yield from super().repr_items()
+
+
+class _LaterHeads(torch.nn.Module):
+    """A function that counts heads from another one on. As a module, it keeps the parameters of the function."""
+
+    def __init__(self, fn: ScoreModFunction, start: int) -> None:
+        super().__init__()
+        self.fn, self.start = fn, start
+
+    def forward(self, score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        return self.fn(score, b, h + self.start, q_idx, kv_idx)
 
 
 def _is_filled(cell: object) -> bool:

@@ -42,6 +42,8 @@ class Shaw(Position):
     (torch.Size([5, 8]), ['content_bias', 'value_bias'])
     """
 
+    head_axes = {"key_table": 0, "value_table": 0}
+
     def __init__(
         self,
         head_dim: int,

@@ -60,6 +60,8 @@ class SwinBias(Position):
     relative = False  # a shift of indices is no shift of the grid
     reads_rotated = False
 
+    head_axes = {"table": 0, "network.2": 0}
+
     def __init__(
         self,
         heads: int,

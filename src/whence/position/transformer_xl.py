@@ -42,6 +42,8 @@ class TransformerXL(Position):
 
     needs_heads = True
 
+    head_axes = {"u": 0, "v": 0, "projection": 0}
+
     def __init__(
         self, heads: int, head_dim: int, *, embed_dim: int | None = None, base: float = 10000.0, std: float = 0.02
     ) -> None:
