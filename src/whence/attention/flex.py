@@ -249,7 +249,9 @@ def _order_blocks(blocks: Tensor) -> tuple[Tensor, Tensor]:
 def _find_pair_blocks(layout: Layout) -> tuple[Tensor, Tensor]:
     """Blocks with some, and blocks with only, pairs that ``attn_mask`` and ``mask_fn`` allow. One row of blocks at a time."""
     assert layout.pair_mask is not None
-    keys, some, every = layout.k_positions.shape[1], [], []
+    keys = layout.k_positions.shape[1]
+    some: list[Tensor] = []
+    every: list[Tensor] = []
     padding = -keys % BLOCK
     for first in range(0, layout.q_positions.shape[1], BLOCK):
         rows = slice(first, first + BLOCK)
