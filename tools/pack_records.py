@@ -2,36 +2,33 @@
 
     python tools/pack_records.py papers/src/whence_papers/results      # every folder of records below it
     python tools/pack_records.py papers/src/whence_papers/claims/records
+    python tools/pack_records.py --again papers/src/whence_papers/results   # also those that are packed, to add facts
     unzip -d FOLDER FOLDER.zip                                        # any unzip unpacks it again
 
 The folder ``NAME`` becomes ``NAME.zip`` beside it; records that are packed already are kept, and files in the folder replace
 those of the same name. The bytes depend on the records alone: names are sorted, and times and permissions are fixed.
 
-Each record with an environment gets one field more, ``provenance``: whether the hash of the sources that ran is the hash of
-``src`` at the commit that the record names, computed from git history (``source_matches_commit``; null if the commit is
-unknown). What was recorded is never changed.
+Records get what ``record_facts.py`` can say about them. ``provenance.source_matches_commit``: whether the hash of the sources
+that ran is the hash of ``src`` at the commit that the record names (null if the commit is unknown);
+``provenance.sources``: if it is not, the commits that have these sources. A record without ``command`` gets the command that
+makes it again, and ``provenance.command`` says so. What was recorded is never changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
-import io
 import json
-import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
+from record_facts import add_commands, describe_provenance
 from whence.records import RecordFolder, replace_file
 from whence.records.files import parse_record
 
-ROOT = Path(__file__).resolve().parents[1]
 TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that the format knows
 Records = dict[str, dict[str, Any]]
 
@@ -47,8 +44,9 @@ def pack_folder(folder: Path, describe: Callable[[dict[str, Any]], dict[str, Any
     records |= {path.name: parse_record(content, str(path), f"delete {path}") for path, content in loose.items()}
     for record in records.values():
         provenance = describe(record)
-        if provenance is not None and "provenance" not in record:
-            record["provenance"] = provenance
+        if provenance is not None:
+            record["provenance"] = provenance | (record.get("provenance") or {})
+    add_commands(records, store.path)
     with replace_file(store.packed_path) as part:
         write_packed(part, records)
         require_equal(read_packed(part), records, store.packed_path)
@@ -82,45 +80,19 @@ def require_equal(found: Records, expected: Records, path: Path) -> None:
             sys.exit(f"{path}: {name} does not read back as it was; nothing was packed")
 
 
-def describe_provenance(record: dict[str, Any]) -> dict[str, Any] | None:
-    """Whether the sources that made a record are those of its commit; None for a record without an environment."""
-    environment = record.get("environment")
-    if not isinstance(environment, dict):
-        return None
-    expected = hash_at(environment.get("commit") or "")
-    found = environment.get("source_hash")
-    return {"source_matches_commit": None if expected is None or not found else found == expected}
-
-
-@cache
-def hash_at(commit: str) -> str | None:
-    """``whence.records.source_hash`` of ``src`` at a commit; None if the commit is unknown here."""
-    if (
-        not commit
-        or subprocess.run(["git", "-C", ROOT, "cat-file", "-e", f"{commit}^{{commit}}"], capture_output=True).returncode
-    ):
-        return None
-    archive = subprocess.run(["git", "-C", ROOT, "archive", commit, "src"], capture_output=True, check=True).stdout
-    total = hashlib.sha256()
-    with tarfile.open(fileobj=io.BytesIO(archive)) as sources:
-        files = {PurePosixPath(entry.name): entry for entry in sources if entry.name.endswith(".py")}
-        for name in sorted(files):
-            content = sources.extractfile(files[name])
-            assert content is not None
-            total.update(name.relative_to("src").as_posix().encode() + b"\0" + content.read() + b"\0")
-    return total.hexdigest()
-
-
-def folders_below(base: Path) -> list[Path]:
-    """The folder itself and those below it that hold JSON files."""
-    return sorted({path.parent for path in base.rglob("*.json")})
+def folders_below(base: Path, packed: bool) -> list[Path]:
+    """The folder itself and those below it that hold JSON files, and with ``packed`` also those that are packed."""
+    folders = {path.parent for path in base.rglob("*.json")}
+    return sorted(folders | ({path.with_suffix("") for path in base.rglob("*.zip")} if packed else set()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, nargs="+", help="folder of records, or of folders of records")
-    for base in parser.parse_args().folder:
-        folders = folders_below(base)
+    parser.add_argument("--again", action="store_true", help="pack again what is packed, with the facts it lacks")
+    options = parser.parse_args()
+    for base in options.folder:
+        folders = folders_below(base, options.again)
         if not folders:
             sys.exit(f"{base} holds no JSON files")
         for folder in folders:

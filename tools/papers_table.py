@@ -1,4 +1,4 @@
-"""Generate the tables of papers/README.md and the pages of docs/papers/ from the ledger of claims.
+"""Generate the tables of papers/README.md and of the records, and the pages of docs/papers/, from ledger and records.
 
 python tools/papers_table.py           # write the tables and pages
 python tools/papers_table.py --check   # fail if they are out of date
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from papers_pages import source_page
+from record_facts import provenance_table
 from whence_papers import FOLDER
 from whence_papers.epar import experiments as epar
 from whence_papers.ledger import LedgerFolders
@@ -25,6 +26,7 @@ from whence_papers.ledger.verdicts import count_verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "papers" / "README.md"
+RECORDS = FOLDER / "results" / "README.md"
 PAGES = ROOT / "docs" / "papers"
 
 
@@ -124,12 +126,17 @@ def render(text: str, found: dict[str, Any], studies: dict[str, str]) -> str:
     parts = {"overview": overview(found), "experiments": experiments(studies), "headlines": headlines()}
     parts |= {one["name"]: table(one, studies) for one in found["sources"]}
     for name, part in parts.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
-        if begin not in text or end not in text:
-            raise SystemExit(f"papers/README.md needs the markers {begin} and {end}")
-        head, rest = text.split(begin, 1)
-        text = f"{head}{begin}\n{part}\n{end}{rest.split(end, 1)[1]}"
+        text = replace_part(text, name, part)
     return text
+
+
+def replace_part(text: str, name: str, part: str) -> str:
+    """The text with the generated part between two markers replaced."""
+    begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+    if begin not in text or end not in text:
+        raise SystemExit(f"the README needs the markers {begin} and {end}")
+    head, rest = text.split(begin, 1)
+    return f"{head}{begin}\n{part}\n{end}{rest.split(end, 1)[1]}"
 
 
 def generate() -> dict[Path, str]:
@@ -140,7 +147,8 @@ def generate() -> dict[Path, str]:
         PAGES / f"{one['name']}.md": source_page(one, lambda claim: command_for(claim, studies))
         for one in found["sources"]
     }
-    return {README: render(README.read_text(), found, studies), **pages}
+    records = replace_part(RECORDS.read_text(), "provenance", provenance_table(FOLDER))
+    return {README: render(README.read_text(), found, studies), RECORDS: records, **pages}
 
 
 def main() -> None:

@@ -14,6 +14,9 @@ def test_tables_and_pages_are_up_to_date(judged_ledger, monkeypatch):
     assert {page.name for page in papers_table.PAGES.glob("*.md")} == {page.name for page in pages} - {"README.md"}
     for page, text in pages.items():
         assert page.read_text() == text, "run: python tools/papers_table.py"
+    *_, total = pages[papers_table.RECORDS].split("<!-- end provenance -->")[0].strip().splitlines()
+    counts = [int(cell) for cell in total.strip("| ").split(" | ")[1:]]
+    assert counts[0] > 1000 and counts[7] == 0, "a record has no command; run: python tools/pack_records.py --again"
 
 
 def test_every_claim_has_one_verdict_and_every_record_a_command():

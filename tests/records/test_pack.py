@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import pack_records
+import record_facts
 from whence import records
 
 RECORDS = {
@@ -83,27 +84,56 @@ def test_a_packed_file_with_another_value_is_refused():
         pack_records.require_equal({"a.json": {"n": 1.0}}, {"a.json": {"n": 1}}, "study.zip")
 
 
-def test_provenance_compares_the_recorded_hash_with_that_of_the_commit(tmp_path, monkeypatch):
-    monkeypatch.setattr(pack_records, "ROOT", tmp_path)
-    pack_records.hash_at.cache_clear()
+def test_a_record_without_a_command_gets_that_of_its_study(tmp_path):
+    study = {"spec": {"name": "copy"}, "command": "whence run copying"}
+    folder = tmp_path / "copy-0123456789ab"
+    write_all(folder, {"study.json": study, "a.json": {"n": 1}, "b.json": {"n": 2, "command": "whence run other"}})
+    pack_records.pack_folder(folder, unknown)
+    found = loaded(folder)
+    assert found["a.json"]["command"] == "whence run copying --only copy"
+    assert "did not store it" in found["a.json"]["provenance"]["command"]
+    assert found["b.json"] == {"n": 2, "command": "whence run other"} and found["study.json"] == study
+    write_all(tmp_path / "epar", {"x.json": {"experiment": "x"}})
+    pack_records.pack_folder(tmp_path / "epar", unknown)
+    assert loaded(tmp_path / "epar")["x.json"]["command"] == "whence run epar/x"
+
+
+def test_provenance_finds_the_commit_of_the_sources(tmp_path, monkeypatch):
+    monkeypatch.setattr(record_facts, "ROOT", tmp_path)
+    monkeypatch.setattr(records.environment, "_location", lambda package: tmp_path / "src" / "whence")
+    cached = (record_facts.hash_at, record_facts.find_sources, record_facts.read_blob)
 
     def git(*arguments):
         identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
         done = subprocess.run(["git", *identity, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    for name in ("a/z.py", "a/b/c.py", "a.py", "a/notes.txt"):
+    def commit(**texts):
+        for name, text in texts.items():
+            records.write_text(tmp_path / "src" / "whence" / "a" / f"{name}.py", text)
+        git("add", ".")
+        git("commit", "-qm", "all")
+        return git("rev-parse", "HEAD"), records.source_hash()
+
+    for name in ("a/b/c.py", "a.py", "a/notes.txt"):
         records.write_text(tmp_path / "src" / "whence" / name, name)
     git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "all")
-    commit, monkey = git("rev-parse", "HEAD"), records.environment
-    monkeypatch.setattr(monkey, "_location", lambda package: tmp_path / "src" / "whence")
-    good = {"commit": commit, "source_hash": records.source_hash()}
-    answers = [
-        pack_records.describe_provenance({"environment": environment})
-        for environment in (good, good | {"source_hash": "0"}, good | {"commit": "0" * 40}, {"commit": commit}, {})
-    ]
-    assert [answer["source_matches_commit"] for answer in answers] == [True, False, None, None, None]
-    assert pack_records.describe_provenance({"hash": "0"}) is None
-    pack_records.hash_at.cache_clear()
+    (first, one), (second, two) = commit(y="1", z="1"), commit(y="2", z="2")
+    records.write_text(tmp_path / "src" / "whence" / "a" / "y.py", "1")
+    mixed = records.source_hash()  # z of the second commit
+    for function in cached:
+        function.cache_clear()
+    expected = [
+        ({"commit": first, "source_hash": one}, {"source_matches_commit": True}),
+        ({"commit": first, "source_hash": two}, {"source_matches_commit": False, "sources": {"commit": second}}),
+        ({"commit": first, "source_hash": mixed}, {"source_matches_commit": False, "sources": {"commit": first, "files": {"src/whence/a/z.py": second}}}),
+        ({"commit": second, "source_hash": "0"}, {"source_matches_commit": False}),
+        ({"commit": "0" * 40, "source_hash": one}, {"source_matches_commit": None}),
+        ({"commit": first}, {"source_matches_commit": None}),
+        ({}, {"source_matches_commit": None}),
+    ]  # fmt: skip
+    for environment, facts in expected:
+        assert record_facts.describe_provenance({"environment": environment}) == facts
+    assert record_facts.describe_provenance({"hash": "0"}) is None
+    for function in cached:
+        function.cache_clear()

@@ -235,6 +235,9 @@ def test_a_source_hash_that_is_not_the_commits_is_a_warning() -> None:
         data["studies"][0]["ran"][0]["provenance"] = {"source_matches_commit": matches}
         text = Document(page(data)).text.split("source hash", 1)[1].split("versions")[0]
         assert words in text and ("differs from" in text) == (matches is False)
+    sources = {"commit": "a" * 40, "files": {"src/b.py": "c" * 40}}
+    data["studies"][0]["ran"][0]["provenance"] = {"source_matches_commit": False, "sources": sources}
+    assert "the sources are those of aaaaaaaaaaaa with src/b.py of cccccccccccc" in Document(page(data)).text
 
 
 def test_layers_and_heads_are_counted_from_one() -> None:

@@ -20,6 +20,9 @@ def test_records_of_other_sources_are_counted(place):
     assert describe_sources(f"{place}/bad").startswith("1 of 2 records were made by other sources")
     assert describe_sources(f"{place}/good, {place}/bad").startswith("1 of 4 records")
     assert describe_sources(f"{place}/bad/1.json and 0.json").startswith("1 of 1 records")
+    found = {"provenance": {"source_matches_commit": False, "sources": {"commit": "0" * 40}}}
+    records.write(place / "bad" / "3.json", found)
+    assert describe_sources(f"{place}/bad").endswith("the commits of 1 of these are found and stored")
 
 
 def test_nothing_is_said_where_nothing_is_known(place):

@@ -117,12 +117,16 @@ def _environment(environment: dict[str, Any], rows: list[dict[str, Any]]) -> str
 
 
 def _source_hash(environment: dict[str, Any], provenance: dict[str, Any] | None) -> str:
-    """The hash of the sources that ran and, where it is known, whether they are those of the commit."""
-    notes: dict[bool | None, str] = {
-        True: ", <span>matches the commit</span>",
-        False: ', <span class="warning">differs from the commit: other sources made these runs</span>',
-    }
-    note = notes.get((provenance or {}).get("source_matches_commit"), "")
+    """The hash of the sources that ran and, where it is known, whether they are those of the commit, or of which others."""
+    facts = provenance or {}
+    note = ", <span>matches the commit</span>" if facts.get("source_matches_commit") else ""
+    if facts.get("source_matches_commit") is False:
+        others = facts.get("sources")
+        text = "other sources made these runs"
+        if others:
+            files = [f"{name} of {commit[:12]}" for name, commit in others.get("files", {}).items()]
+            text = f"the sources are those of {others['commit'][:12]}" + (f" with {', '.join(files)}" if files else "")
+        note = f', <span class="warning">differs from the commit: {html.escape(text)}</span>'
     return f"<code>{html.escape(str(environment.get('source_hash') or 'not recorded'))}</code>{note}"
 
 

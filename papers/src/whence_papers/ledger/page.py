@@ -173,21 +173,25 @@ def add_provenance(rows: list[dict[str, Any]]) -> None:
 
 
 def describe_sources(record: str) -> str:
-    """Say whether a claim's records were made by the sources of the commit they name.
+    """Say whether a claim's records were made by the sources of the commit they name, or of another one.
 
     ``record`` holds paths of folders or files, separated by commas or "and".
     """
-    matches = []
+    matches: list[bool | None] = []
+    known = 0
     for text in re.split(r", | and ", record) if record else ():
         path = Path(text)
         folder, names = (
             (RecordFolder(path.parent), [path.name]) if path.suffix == ".json" else (RecordFolder(path), None)
         )
         for name in folder.names() if names is None else filter(folder.exists, names):
-            matches.append((folder.read(name).get("provenance") or {}).get("source_matches_commit"))
+            provenance = folder.read(name).get("provenance") or {}
+            matches.append(provenance.get("source_matches_commit"))
+            known += "sources" in provenance
     recorded = [match for match in matches if match is not None]
     if not recorded:
         return ""
     if all(recorded):
         return "made by the sources of the commit that the record names"
-    return f"{recorded.count(False)} of {len(recorded)} records were made by other sources than those of the commit they name"
+    text = f"{recorded.count(False)} of {len(recorded)} records were made by other sources than those of the commit they name"
+    return text + (f"; the commits of {known} of these are found and stored" if known else "")
