@@ -1,16 +1,18 @@
 """``whence discover``: from options to records, a mechanism and a report."""
 
 import json
+from functools import partial
 
 import pytest
 
 import whence
+from whence.cli.discover_model import Parts
 from whence.discover import challenger, discovery, studies
 from whence.position.expression import ModelDims, build_position
 
 SMALL = [
     "--task", "recall", "--quick", "--seeds", "2", "--steps", "2", "--heads", "2", "--embed-dim", "8", "--ffn-dim", "8", "--lengths", "1x",
-    "--no-challenger", "--jobs", "1",
+    "--no-challenger", "--jobs", "1", "--acts-on", "both",
 ]  # fmt: skip
 
 
@@ -35,6 +37,7 @@ def test_wrong_input_is_one_line_before_any_work(run_whence, tmp_path, options, 
 
 def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "RIVALS", ("alibi",))
+    monkeypatch.setattr(discovery, "discover", partial(discovery.discover, pairs=False))  # quicker
     monkeypatch.setitem(studies.QUICK_TASK_SETTINGS, "recall", {"tokens": 16, "symbols": 4, "interval": 4, "items": 8})
     stopped = run_whence("discover", *SMALL, "--budget", "0.001s")
     assert stopped.returncode == 0 and "run the command again to resume" in stopped.stderr
@@ -44,12 +47,19 @@ def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, m
     assert [part in done.stderr for part in ("1 of 4", "2 of 4", "3 of 4", "4 of 4")] == [True] * 4
     assert sorted(document["studies"][0]["comparison"]["arms"]) == ["alibi", "table"]
     assert len(document["studies"]) == 1 and document["smoothness"]["chosen"] in (0.0, 0.01)
-    heads = sorted(head for kind in document["kinds"]["bias"] for head in kind["heads"])
-    assert heads == [0, 1]
+    heads = {
+        hook: sorted(head for kind in kinds for head in kind["heads"]) for hook, kinds in document["kinds"].items()
+    }
+    assert heads == {"bias": [0, 1], "scale": [0, 1]}
     position = build_position(f"{tmp_path / document['mechanism']}:Discovered()", ModelDims(2, 4, 8, 16))
     whence.check(position)
     page = (tmp_path / document["report"]).read_text()
     assert "Ranking" in page and "Which formula" in page and "alibi" in page and "src=" not in page
+    (tmp_path / document["report"]).unlink()
+    reported = run_whence("report", document["folder"], "--json")
+    assert json.loads(reported.stdout)["reports"][0]["kinds"] == document["kinds"], reported.stderr
+    again = (tmp_path / document["report"]).read_text()
+    assert "Ranking" in again and "alibi" in again  # the comparison was found beside the discovery
     edited = tmp_path / document["mechanism"]
     edited.write_text(edited.read_text() + "# mine\n")
     refused = run_whence("discover", *SMALL)
@@ -73,12 +83,20 @@ def test_the_smoothness_with_the_best_validation_value_is_chosen(monkeypatch, tm
     assert all(study.decision.baseline == "discovered" and study.comparisons == 10 for study in comparison)
 
 
-def test_the_profiles_of_a_pretrained_model(run_whence, tmp_path):
+def test_the_profiles_of_a_pretrained_model(run_whence, tmp_path, monkeypatch):
+    stopped = run_whence("discover", "--model", "quick", "--seeds", "2", "--context", "64", "--budget", "0.001s")
+    assert stopped.returncode == 0 and "run the command again to resume" in stopped.stderr
+    (part,) = tmp_path.glob("build/discover/*/parts/*.json")  # the first text; the second is measured next
+    written = part.stat().st_mtime_ns
+    monkeypatch.setattr(Parts, "remove", lambda self: None)
     done = run_whence("discover", "--model", "quick", "--seeds", "2", "--context", "64", "--json")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert sum(document["families"].values()) == len(document["heads"]) and "text 2 of 2" in done.stderr
-    assert "Which curve does attention follow" in (tmp_path / document["report"]).read_text()
+    assert part.stat().st_mtime_ns == written
+    (tmp_path / document["report"]).unlink()
+    reported = json.loads(run_whence("report", document["folder"], "--json").stdout)["reports"][0]
+    assert reported["heads"] == document["heads"] and "Which curve" in (tmp_path / document["report"]).read_text()
     again = run_whence("discover", "--model", "quick", "--seeds", "2", "--context", "64", "--json")
     assert json.loads(again.stdout) == document and "text 2 of 2" not in again.stderr
     short = run_whence("discover", "--model", "quick", "--context", "100000")

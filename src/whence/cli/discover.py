@@ -13,7 +13,7 @@ import typer
 
 from whence import records
 from whence.cli.discover_model import QUICK, Texts, discover_model
-from whence.cli.json_output import JsonOption, json_document, select
+from whence.cli.json_output import JsonOption, json_document
 from whence.cli.training_options import (
     BatchSize,
     Duration,
@@ -36,6 +36,7 @@ from whence.errors import usage_error
 if TYPE_CHECKING:
     from whence.lab.study import Study
 
+BOTH = "bias and scale"
 HELP = (
     "Train models with a free curve over distance, name the formula that each kind of head learned, write it as a mechanism, "
     "and compare it with known ones."
@@ -44,7 +45,7 @@ EXAMPLES = """Examples:
 
 whence discover --task lm --quick
 
-whence discover --task retrieval --acts-on "bias and scale" --seeds 8 --budget 1h
+whence discover --task retrieval --acts-on both --seeds 8 --budget 1h
 
 whence discover --data book.txt --tokens bytes --context 64
 
@@ -76,7 +77,7 @@ def discover(
         int | None, typer.Option(help="Tokens of a training input, or of a text with --model.", min=1)
     ] = None,
     acts_on: Annotated[
-        str, typer.Option(help='What the free curve changes in the score: bias, scale, or "bias and scale".')
+        str, typer.Option(help="What the free curve changes in the score: bias, scale or both.")
     ] = "bias",
     seeds: Annotated[
         int | None,
@@ -127,7 +128,7 @@ def discover(
         if task is not None:
             raise usage_error("--task", repr(task), "a pretrained model is not trained", "leave out --task or --model")
         usual = QUICK if quick else Texts()
-        discover_model(model, data, Texts(seeds or usual.count, context or usual.tokens), out, results)
+        discover_model(model, data, Texts(seeds or usual.count, context or usual.tokens), out, deadline, results)
         return
     multiples = default_studies.parse_lengths(lengths)
     own_smoothness = None if smoothness is None else parse_smoothness(smoothness)
@@ -143,7 +144,7 @@ def discover(
     settings = {**size.settings, **own_settings}
     with rename_settings(partial(name_options, [str(one.name) for one in ctx.command.params])):
         tables = studies.build_tables_study(
-            name, acts_on, seeds or size.seeds, settings=settings, task_settings=task_settings, context=context,
+            name, BOTH if acts_on == "both" else acts_on, seeds or size.seeds, settings=settings, task_settings=task_settings, context=context,
             lengths=multiples, quick=quick,
         )  # fmt: skip
         runner.validate_study(tables)
@@ -276,45 +277,15 @@ def print_answer(record: dict[str, Any], mechanism: Path) -> None:
 
 def finish(record: dict[str, Any], place: Path, folders: list[Path], results: dict[str, Any]) -> None:
     """Write the report, print what the comparison claims, and collect what ``--json`` prints."""
-    from whence.cli.run import print_summary, summarize_study
+    from whence.cli.discover_report import summarize_discovery, write_discovery_report
+    from whence.cli.run import print_summary
     from whence.discover.discovery import MECHANISM, PAGE, RECORD
 
-    findings = write_discovery_report(record, place, folders)
+    findings = write_discovery_report(place, folders)
     if folders:
         print_summary(findings["studies"])
         print(f"report: {place / PAGE}")
-    hooks = {
-        hook: [select(kind, "label", "heads", "name", "formula", "values", "ranking", "challenger") for kind in curves["kinds"]]
-        for hook, curves in record["hooks"].items()
-    }  # fmt: skip
     results.update(
         folder=place, record=place / RECORD, mechanism=place / MECHANISM, report=place / PAGE,
-        smoothness=record["smoothness"], kinds=hooks, studies=[summarize_study(study) for study in findings["studies"]],
+        smoothness=record["smoothness"], **summarize_discovery(findings),
     )  # fmt: skip
-
-
-def write_discovery_report(record: dict[str, Any], place: Path, folders: list[Path]) -> dict[str, Any]:
-    """Write the page of a discovery from its record and the studies of the comparison; return its findings."""
-    from whence.discover.discovery import MECHANISM, PAGE
-    from whence.lab.results import collect_findings
-    from whence.lab.study import Study
-    from whence.lab.study_labels import label_task
-    from whence.report.discovery import page
-
-    study = Study.from_spec(record["spec"])
-    title = f"The position that {label_task(study.task, study.task_settings)} teaches"
-    command = record["command"] or "whence discover"
-    if folders:
-        findings = collect_findings(folders, title, command)
-    else:
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-        findings = {
-            "title": title,
-            "command": command,
-            "when": when,
-            "studies": [],
-            "environment": record["environment"],
-        }
-    findings |= {"record": record, "mechanism": str(place / MECHANISM)}
-    records.write_text(place / PAGE, page(findings))
-    return findings

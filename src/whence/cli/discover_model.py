@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whence import records
 from whence.errors import usage_error
-
-RECORD, PAGE = "profiles.json", "report.html"
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,44 @@ class Texts:
 QUICK = Texts(3, 128)
 
 
-def discover_model(name: str, data: str | None, texts: Texts, out: Path, results: dict[str, Any]) -> None:
-    """Measure the profiles, name them, and write the record and the page. A record of the same model and texts is read."""
+class Parts:
+    """The finished parts of a measurement: each text and each layer is one record, until all are one.
+
+    Args:
+        folder: of the records.
+        deadline: of ``time.monotonic``; the first part that ends after it raises ``OutOfTime``.
+    """
+
+    def __init__(self, folder: Path, deadline: float) -> None:
+        self.folder, self.deadline = folder, deadline
+
+    def keep(self, name: str, compute: Callable[[], Any]) -> Any:
+        """The stored part of this name; otherwise it is computed and stored."""
+        from whence.cli.progress import OutOfTime
+
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            records.write(path, {"part": compute()})
+            if time.monotonic() > self.deadline:
+                raise OutOfTime
+        return records.read(path)["part"]
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def discover_model(
+    name: str, data: str | None, texts: Texts, out: Path, deadline: float, results: dict[str, Any]
+) -> None:
+    """Measure the profiles, name them, and write the record and the page. A record of the same model and texts is read.
+
+    After ``deadline`` the work stops with the next text or layer; the same command resumes it.
+    """
     from whence import probe
+    from whence.cli.discover_report import PROFILES, summarize_profiles, write_profile_report
+    from whence.cli.progress import OutOfTime
     from whence.discover.attention_profiles import measure_profiles, name_profiles
     from whence.probe.identity import identify
-    from whence.report.discovery.profile_page import page, profile_lines
 
     records.require_output_folder("--out", out)
     text, source = read_text(data)
@@ -44,9 +76,9 @@ def discover_model(name: str, data: str | None, texts: Texts, out: Path, results
     }  # fmt: skip
     digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
     folder = out / f"profiles-{Path(name).name}-{digest}"
-    path = folder / RECORD
+    path = folder / PROFILES
     if not records.exists(path):
-        curves = measure_profiles(lm.model, rows, lambda done: _report(f"text {done} of {texts.count}"))
+        parts = Parts(folder / "parts", deadline)
         heads = int(lm.model.config.get_text_config().num_attention_heads)
         began = time.monotonic()
 
@@ -55,19 +87,24 @@ def discover_model(name: str, data: str | None, texts: Texts, out: Path, results
                 left = (time.monotonic() - began) / done * (total - done)
                 _report(f"named {done} of {total} heads" + (f"; about {left:.0f} s left" if left else ""))
 
-        named = name_profiles(curves, heads, on_head=on_head)
+        try:
+            curves = measure_profiles(
+                lm.model, rows, lambda done: _report(f"text {done} of {texts.count}"), keep=parts.keep
+            )
+            began = time.monotonic()
+            named = name_profiles(curves, heads, on_head=on_head, keep=parts.keep)
+        except OutOfTime:
+            _report("the time limit was reached; run the command again to resume")
+            return
         record = {
             "hash": digest, "plan": plan, "num_heads": heads, **named, "command": records.rerun_command(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "environment": records.describe_environment(("torch", "transformers", "numpy", "scipy")),
         }  # fmt: skip
         records.write(path, json.loads(json.dumps(record)))
-    stored = records.read(path)
-    records.write_text(folder / PAGE, page(stored))
-    print("\n".join(profile_lines(stored)))
-    print(f"report: {folder / PAGE}")
-    listed = [{key: one[key] for key in ("layer", "head", "name", "formula", "explained")} for one in stored["heads"]]
-    results.update(folder=folder, record=path, report=folder / PAGE, families=stored["families"], heads=listed)
+        parts.remove()
+    stored, report = write_profile_report(folder)
+    results.update(folder=folder, record=path, report=report, **summarize_profiles(stored))
 
 
 def read_text(data: str | None) -> tuple[str, str]:

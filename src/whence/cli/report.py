@@ -16,6 +16,16 @@ from whence.cli.bench_report import (
     write_bench_comparison,
     write_bench_report,
 )
+from whence.cli.discover_report import (
+    DISCOVERY,
+    PAGE,
+    PROFILES,
+    find_comparisons,
+    summarize_discovery,
+    summarize_profiles,
+    write_discovery_report,
+    write_profile_report,
+)
 from whence.cli.json_output import JsonOption, json_document, select
 from whence.cli.mend_report import summarize_trial, write_trial_report
 from whence.cli.run import summarize_study
@@ -23,7 +33,7 @@ from whence.errors import usage_error
 from whence.records import find_folders
 
 HELP = (
-    "Write the report of the studies, probes, trials of cures or benchmarks in a folder, from their records alone. Compare "
+    "Write the report of the studies, probes, trials of cures, benchmarks or discoveries in a folder, from their records alone. Compare "
     "two probes or two benchmarked models in one report."
 )
 EXAMPLES = """Examples:
@@ -43,7 +53,9 @@ def report(
     ctx: typer.Context,
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(help="Folder of studies, probes, trials or benchmarks (default: results), or two to compare."),
+        typer.Argument(
+            help="Folder of studies, probes, trials, benchmarks or discoveries (default: results), or two to compare."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Output file. Default: report.html in the folder.")] = None,
     label: Annotated[
@@ -67,25 +79,30 @@ def report(
 
 
 def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
-    """Write the reports of one folder: one for all its studies, and one for each of its probes, trials and benchmarked models.
+    """Write the reports of one folder: one for all its studies, and one for each of its
+    probes, trials, benchmarked models, discoveries and measured models.
 
     Returns what ``--json`` prints of each.
     """
     folders, probes = find_folders(folder, "study.json"), find_folders(folder, "plan.json")
     trials, benchmarks = find_folders(folder, "trial.json"), find_benchmarks(folder)
-    if not folders and not probes and not trials and not benchmarks:
+    discoveries, profiles = find_folders(folder, DISCOVERY), find_folders(folder, PROFILES)
+    own = [*probes, *trials, *benchmarks, *discoveries, *profiles]  # each has a report of its own
+    if not folders and not own:
         raise usage_error(
             "whence report",
-            f"no study.json, plan.json, trial.json or bench.json in {folder}"
+            f"no study.json, plan.json, trial.json, bench.json, {DISCOVERY} or {PROFILES} in {folder}"
             if folder.exists()
             else f"no folder {folder}",
-            "a study has a file study.json, a probe plan.json, a trial of cures trial.json, benchmarks bench.json",
+            "a study has a file study.json, a probe plan.json, a trial of cures trial.json, benchmarks bench.json, a discovery "
+            f"{DISCOVERY}, and the profiles of a model {PROFILES}",
             "name a folder of records, or run a study, a probe or a trial first",
         )
-    if out is not None and len(probes) + len(trials) + len(benchmarks) + bool(folders) > 1:
+    if out is not None and len(own) + bool(folders) > 1:
         raise usage_error(
             "whence report --out",
-            f"{len(probes)} probes, {len(trials)} trials and {len(benchmarks)} benchmarked models in {folder}",
+            f"{len(probes)} probes, {len(trials)} trials, {len(benchmarks)} benchmarked models, {len(discoveries)} discoveries and "
+            f"{len(profiles)} measured models in {folder}",
             "each of them has its own report",
             "name the folder of one of them",
         )
@@ -100,6 +117,13 @@ def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
         page, findings = probe_report.write_report(probe, out)
         print(f"report: {page}")
         reports.append({"kind": "probe", "report": page, **probe_report.summarize_probe(findings)})
+    for place in discoveries:
+        findings, page = write_discovery_report(place, find_comparisons(place), out), out or place / PAGE
+        print(f"report: {page}")
+        reports.append({"kind": "discovery", "report": page, **summarize_discovery(findings)})
+    for measured in profiles:
+        record, page = write_profile_report(measured, out)
+        reports.append({"kind": "profiles", "report": page, **summarize_profiles(record)})
     if folders:
         studies: list[dict[str, Any]] = []
         page = write_report(

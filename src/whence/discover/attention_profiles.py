@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,14 @@ SMALLEST = 1e-9  # weight whose logarithm is still shown
 FINE = 64  # points of a drawn formula
 SHOWN = 4  # formulas of a ranking
 
+#: returns the stored result of a named part of the work, or computes and stores it
+Keep = Callable[[str, Callable[[], Any]], Any]
+
+
+def compute_part(name: str, compute: Callable[[], Any]) -> Any:
+    """Compute a part and store nothing."""
+    return compute()
+
 
 class ProfileWithoutFirstKey(DistanceProfile):
     """The mean weight at each distance, over all keys but the first."""
@@ -37,7 +46,13 @@ class ProfileWithoutFirstKey(DistanceProfile):
         super().add(sums, block, others)
 
 
-def measure_profiles(model: Any, texts: Sequence[Tensor], on_text: Callable[[int], None] = lambda done: None) -> Curves:
+def measure_profiles(
+    model: Any,
+    texts: Sequence[Tensor],
+    on_text: Callable[[int], None] = lambda done: None,
+    *,
+    keep: Keep = compute_part,
+) -> Curves:
     """The logarithm of the distance profile by text and head, the heads of all layers in one row.
 
     Distances reach half the length of a text: beyond it few queries have such a key.
@@ -46,6 +61,7 @@ def measure_profiles(model: Any, texts: Sequence[Tensor], on_text: Callable[[int
         model: a causal language model of transformers.
         texts: at least two token rows ``[T]`` of the same length.
         on_text: called with the number of texts that are done.
+        keep: stores the profile of each text, as plain JSON.
     """
     lengths = {len(text) for text in texts}
     if len(texts) < 2 or len(lengths) != 1 or min(lengths) < 4 * EXACT:
@@ -59,14 +75,19 @@ def measure_profiles(model: Any, texts: Sequence[Tensor], on_text: Callable[[int
     knots = table_knots(EXACT, PER_OCTAVE, length // 2)
     rows = []
     for number, text in enumerate(texts):
-        recorder = ProfileWithoutFirstKey()
-        with torch.no_grad(), capture(model, recorder):
-            model(input_ids=text[None].to(model.device))
-        totals = torch.cat([recorder.totals[layer][0] for layer in sorted(recorder.totals)])  # [layers x heads, T]
-        counts = recorder.counts[min(recorder.counts)][0, 0]
-        rows.append(_average_around(knots, totals.double().numpy(), counts.double().numpy()))
+        rows.append(keep(f"text-{number}", partial(_measure_text, model, text, knots)))
         on_text(number + 1)
-    return Curves(np.array(knots, float), np.log(np.maximum(np.stack(rows), SMALLEST)))
+    return Curves(np.array(knots, float), np.log(np.maximum(np.array(rows), SMALLEST)))
+
+
+def _measure_text(model: Any, text: Tensor, knots: Sequence[int]) -> list[list[float]]:
+    """The mean weights of one text, by head and knot."""
+    recorder = ProfileWithoutFirstKey()
+    with torch.no_grad(), capture(model, recorder):
+        model(input_ids=text[None].to(model.device))
+    totals = torch.cat([recorder.totals[layer][0] for layer in sorted(recorder.totals)])  # [layers x heads, T]
+    counts = recorder.counts[min(recorder.counts)][0, 0]
+    return _average_around(knots, totals.double().numpy(), counts.double().numpy()).tolist()
 
 
 def _average_around(knots: Sequence[int], totals: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -81,7 +102,12 @@ def _average_around(knots: Sequence[int], totals: np.ndarray, counts: np.ndarray
 
 
 def name_profiles(
-    curves: Curves, heads: int, *, pairs: bool = False, on_head: Callable[[int, int], None] = lambda done, total: None
+    curves: Curves,
+    heads: int,
+    *,
+    pairs: bool = False,
+    on_head: Callable[[int, int], None] = lambda done, total: None,
+    keep: Keep = compute_part,
 ) -> dict[str, Any]:
     """The formula of every head, as plain JSON.
 
@@ -90,22 +116,20 @@ def name_profiles(
         heads: number of heads of a layer.
         pairs: also try sums and products of two shapes.
         on_head: called with the number of heads that are done, and of all.
+        keep: stores the formulas of each layer.
     """
-    named = []
     fine = np.geomspace(1, 1 + curves.distances[-1], FINE) - 1
-    for head in range(curves.heads):
-        naming = name_formula(curves, [head], pairs=pairs)
-        named.append({
-            "layer": head // heads, "head": head % heads, "name": naming.name, "formula": naming.fit.describe(),
-            "values": naming.fit.values, "range": float(np.ptp(curves.mean[head])),
-            "explained": _explained(curves.mean[head], naming.fit.evaluate(curves.distances)[0]),
-            "fitted": naming.fit.evaluate(fine)[0].round(4).tolist(),
-            "ranking": [
-                {"name": one.fit.name, "bits": round(one.bits, 2), "held_out": round(one.held_out, 4)}
-                for one in naming.ranking[:SHOWN]
-            ],
-        })  # fmt: skip
-        on_head(head + 1, curves.heads)
+
+    def name_layer(first: int) -> list[dict[str, Any]]:
+        found = []
+        for head in range(first, min(first + heads, curves.heads)):
+            found.append(_name_head(curves, head, heads, fine, pairs))
+            on_head(head + 1, curves.heads)
+        return found
+
+    named: list[dict[str, Any]] = []
+    for first in range(0, curves.heads, heads):
+        named += keep(f"layer-{first // heads}", partial(name_layer, first))
     return {
         "distances": curves.distances.tolist(),
         "fine": fine.round(4).tolist(),
@@ -115,6 +139,20 @@ def name_profiles(
         "heads": named,
         "families": dict(Counter(one["name"] for one in named).most_common()),
     }
+
+
+def _name_head(curves: Curves, head: int, heads: int, fine: np.ndarray, pairs: bool) -> dict[str, Any]:
+    naming = name_formula(curves, [head], pairs=pairs)
+    return {
+        "layer": head // heads, "head": head % heads, "name": naming.name, "formula": naming.fit.describe(),
+        "values": naming.fit.values, "range": float(np.ptp(curves.mean[head])),
+        "explained": _explained(curves.mean[head], naming.fit.evaluate(curves.distances)[0]),
+        "fitted": naming.fit.evaluate(fine)[0].round(4).tolist(),
+        "ranking": [
+            {"name": one.fit.name, "bits": round(one.bits, 2), "held_out": round(one.held_out, 4)}
+            for one in naming.ranking[:SHOWN]
+        ],
+    }  # fmt: skip
 
 
 def _explained(values: np.ndarray, fitted: np.ndarray) -> float:

@@ -30,7 +30,8 @@ from whence.discover.fitting import Candidate, Fit, Problem, list_candidates
 from whence.discover.shapes import Array
 from whence.errors import usage_error
 
-SHORTLIST = 6  # formulas that are refined and predict held-out data
+SHORTLIST = 6  # formulas that predict held-out data
+REFINED_PAIRS = 12  # pairs of shapes that are refined before the shortlist is made
 FOLDS = 2
 ALPHA = 0.05  # error rate of all comparisons of held-out errors with the best together
 LARGEST_ERROR = 1e6  # a fit to half the knots may explode at the others
@@ -91,13 +92,7 @@ def name_formula(curves: Curves, heads: Sequence[int] | None = None, *, pairs: b
     problem = Problem(curves, chosen)
     candidates = [c for c in list_candidates(curves.hook) if pairs or len(c.shapes) < 2]
     counts = Counter(len(candidate.shapes) for candidate in candidates)
-    rough = []
-    for candidate in candidates:
-        starts, chi = problem.search(candidate)
-        rough.append((_bits(problem, candidate, float(chi.min()), counts), candidate, starts))
-    rough.sort(key=lambda item: item[0])
-    short = rough[:SHORTLIST] + [item for item in rough[SHORTLIST:] if not item[1].shapes]
-    fits = [min((problem.refine(c, s) for s in starts), key=lambda f: f.chi_square) for _, c, starts in short]
+    fits = _shortlist(problem, candidates, counts)
     errors = np.stack([_held_out_errors(curves, chosen, fit) for fit in fits])  # [formulas, blocks]
     best = int(errors.mean(1).argmin())
     critical = float(t.ppf(1 - ALPHA / (2 * len(candidates)), errors.shape[1] - 1))  # any of them could be the best
@@ -108,6 +103,27 @@ def name_formula(curves: Curves, heads: Sequence[int] | None = None, *, pairs: b
         bits = _bits(problem, fit.candidate, fit.chi_square, counts)
         ranked.append(Ranked(fit, bits, float(own.mean()), float(excess.mean()), spread))
     return Naming(chosen, tuple(sorted(ranked, key=lambda one: (not one.predicts, one.bits))))
+
+
+def _shortlist(problem: Problem, candidates: Sequence[Candidate], counts: Counter[int]) -> list[Fit]:
+    """The refined fits of the formulas with the shortest descriptions, and of ``no effect``.
+
+    Every formula of one shape is refined first. Accurate curves see the gaps of its grid, and a sum with a further term would fill
+    them: by grid points alone a sum could displace the shape that it contains. Of the pairs, those with the best grid points are
+    refined.
+    """
+    alone = [problem.fit(candidate) for candidate in candidates if len(candidate.shapes) < 2]
+    pairs = []
+    for candidate in candidates:
+        if len(candidate.shapes) == 2:
+            starts, chi = problem.search(candidate)
+            pairs.append((_bits(problem, candidate, float(chi.min()), counts), len(pairs), candidate, starts))
+    fits = alone + [
+        min((problem.refine(candidate, start) for start in starts), key=lambda fit: fit.chi_square)
+        for _, _, candidate, starts in sorted(pairs)[:REFINED_PAIRS]
+    ]
+    fits.sort(key=lambda fit: _bits(problem, fit.candidate, fit.chi_square, counts))
+    return fits[:SHORTLIST] + [fit for fit in fits[SHORTLIST:] if not fit.candidate.shapes]
 
 
 def _bits(problem: Problem, candidate: Candidate, chi: float, counts: Counter[int]) -> float:
