@@ -4,67 +4,124 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.explore.model_tab import ModelSession, view_generation, view_needle, view_text
-from whence.explore.model_view import (
+from whence.explore import model_session
+from whence.explore.model_reading import (
+    FILLER,
+    MAX_TOKENS,
     NOTHING,
     SMALLEST,
     changed,
-    distance_profile,
-    load_model,
     read,
-    simple_cures,
-    tokenize,
+    ready_cures,
+    split_documents,
 )
+from whence.explore.model_session import ModelSession, ReadText
+from whence.explore.model_tab import guard, slider_ends, view_generation, view_needle, view_text
+from whence.explore.model_view import distance_profile, draw_reading
 
 TEXT = "one two three one two"
+DOCUMENTS = "one two\n\nthree one one\n\ntwo three\n\none"
 
 
 @pytest.fixture(scope="module")
-def lm():
+def session():
     pytest.importorskip("transformers")
-    return load_model(SMALLEST)
+    session = ModelSession()
+    session.get(SMALLEST)
+    return session
+
+
+@pytest.fixture(scope="module")
+def lm(session):
+    return session.get(SMALLEST)
+
+
+def last(steps):
+    *_, end = steps
+    return end
 
 
 @torch.no_grad()
 def test_a_reading_is_the_attention_of_the_model(lm):
-    reading = read(lm, TEXT, layer=1)
+    reading = read(lm, TEXT)
     lm.model.set_attn_implementation("eager")
-    output = lm.model(tokenize(lm, TEXT), output_attentions=True)
-    torch.testing.assert_close(reading.rows, output.attentions[1][0], atol=1e-5, rtol=1e-4)
+    tokens = torch.tensor([lm.tokenizer(TEXT, add_special_tokens=False)["input_ids"]])
+    output = lm.model(tokens, output_attentions=True)
+    for layer, weights in enumerate(output.attentions):
+        torch.testing.assert_close(reading.rows(layer), weights[0], atol=1e-5, rtol=1e-4)
     first = torch.stack([layer[0, :, -1, 0] for layer in output.attentions])
-    torch.testing.assert_close(reading.first_share, first, atol=1e-5, rtol=1e-4)
-    assert "".join(reading.tokens) == TEXT and abs(float(reading.next_probabilities.sum()) - 1) < 1e-5
-    profile = distance_profile(reading.rows)
-    torch.testing.assert_close(profile[:, -1], reading.rows[:, -1, 0])
+    torch.testing.assert_close(reading.first_share(), first, atol=1e-5, rtol=1e-4)
+    assert "".join(reading.tokens) == TEXT and reading.total == len(reading.tokens)
+    torch.testing.assert_close(reading.next_probabilities, output.logits[0, -1].softmax(-1), atol=1e-5, rtol=1e-4)
+    rows = reading.rows(1)
+    slow = torch.stack([rows.diagonal(-distance, -2, -1).mean(-1) for distance in range(rows.shape[-1])], -1)
+    torch.testing.assert_close(distance_profile(rows), slow)
 
 
-def test_a_change_is_seen_and_undone(lm):
-    before = read(lm, TEXT, 0)
-    with_it = read(lm, TEXT, 0, "Alibi(scale=4)")
-    assert float((with_it.rows - before.rows).abs().max()) > 0.01
-    figures, following = view_text(lm, TEXT, 99, 99, 99, "Alibi(scale=4)")
+def test_a_change_is_seen_and_undone(session, lm):
+    before = read(lm, TEXT)
+    with_it = read(lm, TEXT, "Alibi(scale=4)")
+    assert float((with_it.rows(0) - before.rows(0)).abs().max()) > 0.01
+    figures, following, done = last(view_text(session, None, SMALLEST, TEXT, "Alibi(scale=4)", 99, 99, 99))
     assert "layer 2, head 3" in figures and "changed" in following
-    assert torch.equal(read(lm, TEXT, 0).rows, before.rows)
-    assert view_text(lm, TEXT, 0, 0, 0, NOTHING)[1].count("changed") == 0
+    assert torch.equal(read(lm, TEXT).rows(0), before.rows(0)) and slider_ends(done)[:2] == (2, 3)
+    assert "changed" not in last(view_text(session, None, SMALLEST, TEXT, NOTHING, 0, 0, 0))[1]
 
 
-@pytest.mark.parametrize("cure", simple_cures())
+def test_the_chosen_layer_is_drawn_while_the_others_run_and_a_known_text_is_not_read_again(session, monkeypatch):
+    monkeypatch.setattr(model_session, "INTERVAL", -1.0)
+    passes = []
+    monkeypatch.setattr(
+        model_session, "read", lambda lm, text, change, report: passes.append(change) or read(lm, text, change, report)
+    )
+    steps = list(view_text(session, None, SMALLEST, TEXT, NOTHING, 0, 0, 0))
+    assert "Layer" in "".join(following for _, following, _ in steps[:-1]) and steps[-1][2].text == TEXT
+    done = steps[-1][2]
+    with_change = last(view_text(session, done, SMALLEST, TEXT, "log-n", 0, 0, 0))[2]
+    assert last(view_text(session, with_change, SMALLEST, TEXT, "log-n", 2, 1, 3))[2].readings == with_change.readings
+    assert passes == [NOTHING, "log-n"]
+    last(view_text(session, with_change, SMALLEST, TEXT + " one", NOTHING, 0, 0, 0))
+    assert passes == [NOTHING, "log-n", NOTHING]
+
+
+def test_a_long_text_is_cut_and_says_so(lm):
+    reading = read(lm, "one " * (MAX_TOKENS + 100))
+    assert len(reading.tokens) == MAX_TOKENS < reading.total
+    assert f"the first {MAX_TOKENS} of {reading.total}" in draw_reading(reading, 0, 0, 0)
+
+
+@pytest.mark.parametrize("cure", ready_cures())
 def test_each_cure_of_the_list_runs_as_it_is(lm, cure):
-    with changed(lm.model, cure):
-        assert torch.isfinite(lm.model(tokenize(lm, TEXT)).logits).all()
+    reading = read(lm, DOCUMENTS, cure)
+    assert torch.isfinite(reading.next_probabilities).all() and torch.isfinite(reading.rows(2)).all()
 
 
-def test_a_continuation_and_a_needle(lm):
-    assert view_generation(lm, TEXT, "Alibi(scale=4)").count("<p") == 2
-    assert "probability of “blue”" in view_needle(lm, "It is blue.", "It is", "blue", 1, NOTHING)
+def test_documents_are_the_paragraphs_before_the_last(lm):
+    plain, windows = read(lm, DOCUMENTS), read(lm, DOCUMENTS, "parallel-windows")
+    second = split_documents(DOCUMENTS).slots[1][0]
+    query = len(lm.tokenizer(DOCUMENTS[: second + 3], add_special_tokens=False)["input_ids"]) - 1
+    assert float(plain.rows(0)[:, query, 0].min()) > 0
+    assert float(windows.rows(0)[:, query, 0].abs().max()) == 0  # a document does not see the one before it
+    assert float(windows.rows(0)[:, -1, 0].min()) > 0
+    for cure in ("pine", "reorder", "calibration"):
+        with pytest.raises(WhenceError, match=r"(?s)0 documents.*empty line"), changed(lm, cure, split_documents(TEXT)):
+            pass
+
+
+def test_a_continuation_and_a_needle(session):
+    assert last(view_generation(session, SMALLEST, TEXT, "Alibi(scale=4)")).count("<p") == 2
+    assert "probability of “blue”" in view_needle(session, SMALLEST, "It is blue.", "It is", "blue", 1, "pine")
     with pytest.raises(WhenceError, match="type a word"):
-        view_needle(lm, "It is blue.", "It is", " ", 1, NOTHING)
+        view_needle(session, SMALLEST, "It is blue.", "It is", " ", 1, NOTHING)
     with pytest.raises(WhenceError, match="at least 2"):
-        tokenize(lm, "")
+        list(session.read(None, SMALLEST, "", NOTHING))
+    assert FILLER.endswith(".")
 
 
-def test_one_model_is_loaded_once():
-    session = ModelSession()
+def test_one_model_is_loaded_once_and_errors_are_sentences(session):
     assert session.get(SMALLEST) is session.get(SMALLEST)
-    with pytest.raises(WhenceError, match="type smollm2"):
-        session.get("")
+    pytest.importorskip("gradio")
+    shown = guard(lambda name: (("", one) for one in ModelSession().read(None, name, TEXT, NOTHING)), ("", None))
+    error, cleared, _ = last(shown(""))
+    assert "type smollm2" in error and cleared == ""
+    assert isinstance(last(session.read(None, SMALLEST, TEXT, "")), ReadText)

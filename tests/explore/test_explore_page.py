@@ -153,9 +153,19 @@ def test_a_text_through_a_model_and_an_unknown_model(page):
     model.press("Enter")
     page.locator("#read").click()
     page.locator("#attention .arcs svg").wait_for()
-    assert (
-        page.locator("#next tbody tr").count() == 8 and page.locator("#model-error").get_by_role("alert").count() == 0
-    )
+    page.locator("#next tbody tr").first.wait_for()
+    assert page.locator("#next tbody tr").count() == 8
+    assert page.locator("#model-error").get_by_role("alert").count() == 0
+    layer = page.get_by_role("slider", name="Layer")
+    page.wait_for_function("document.querySelector('#layer input[type=range]').max === '2'")  # the tiny model has three
+    layer.focus()
+    page.keyboard.press("ArrowRight")
+    page.locator("#attention").get_by_text("Attention, layer 1, head 0").wait_for()
+    change = page.locator("#change input").first
+    change.fill("pine")
+    change.press("Enter")
+    alert.wait_for()
+    assert "empty line" in alert.inner_text()
     for width in (420, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         assert overflow(page) <= 0

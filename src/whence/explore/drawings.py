@@ -24,6 +24,7 @@ WIDTHS = {"": 360, "half": 520, "wide": 680, "full": 960}
 HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 290, 50, 14, 32, 46
 MAX_NAMES = 8  # more heads than these are named at the ends of the list only
 ARC_WIDTH, ARC_HEIGHT = 900, 190
+SMALLEST_WEIGHT = 1e-3  # of a map of weights, whose scale is logarithmic
 #: weights below this share of the largest are not drawn as arcs
 SMALLEST_ARC = 0.04
 
@@ -160,39 +161,44 @@ def heatmap(
         weights: attention weights, drawn on a logarithmic scale from 0.001 to 1.
     """
     from matplotlib import colormaps
-    from matplotlib.colors import LogNorm, Normalize
 
     finite = values[values.isfinite()]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
-    norm: Any
     if weights:
-        colors, norm, low, high = colormaps["cividis"], LogNorm(1e-3, 1.0, clip=True), 1e-3, 1.0
+        colors, low, high = colormaps["cividis"], SMALLEST_WEIGHT, 1.0
     elif high - low < 1e-9:
         colors, low, high = colormaps["PuOr"], low - 1, high + 1
-        norm = Normalize(low, high)
     elif low < 0 < high and min(-low, high) > 0.05 * max(-low, high):
         limit = max(-low, high)
-        colors, norm, low, high = colormaps["PuOr"], Normalize(-limit, limit), -limit, limit
+        colors, low, high = colormaps["PuOr"], -limit, limit
     else:
-        colors, norm = colormaps["viridis"], Normalize(low, high)
-    image = colors.with_extremes(bad=(0.9, 0.9, 0.9))(norm(values.double().numpy(force=True)))
-    ramp = colors(torch.linspace(0, 1, 64).numpy())[None]
+        colors = colormaps["viridis"]
+    scaled = values.double()
+    shades = 1 - scaled.clamp(min=low).log() / math.log(low) if weights else (scaled - low) / (high - low)
+    ramp = torch.linspace(0, 1, 64)[None]
     described = f"{title}: {label}, {values.shape[0]} {rows} rows by {values.shape[1]} {columns} columns, from {low:.3g} to {high:.3g}."
-    picture = f'<img class="map" src="{_png(image)}" alt="{html.escape(described)}">'
+    picture = f'<img class="map" src="{_png(shades, colors)}" alt="{html.escape(described)}">'
     first, last = (0.0 if abs(end) < 1e-6 * (high - low) else float(f"{end:.2g}") for end in (low, high))
     bar = (
-        f'<div class="bar"><span>{format_tick(first)}</span><img src="{_png(ramp)}" alt="">'
+        f'<div class="bar"><span>{format_tick(first)}</span><img src="{_png(ramp, colors)}" alt="">'
         f'<span>{format_tick(last)}</span><span class="what">{html.escape(label)}</span></div>'
     )
     axes = f'<div class="axes"><span>↓ {html.escape(rows)}</span><span>{html.escape(columns)} →</span></div>'
     return _figure(title, axes + picture + bar)
 
 
-def _png(rgba: Any) -> str:
-    from matplotlib.image import imsave
+def _png(shades: Tensor, colors: Any) -> str:
+    """Values from 0 to 1 as an image with 255 colors; NaN is gray."""
+    from PIL import Image
 
+    count = 255
+    palette = (torch.from_numpy(colors(torch.linspace(0, 1, count).numpy()))[:, :3] * 255).round().byte()
+    entries = torch.cat((palette, torch.full((1, 3), 230, dtype=torch.uint8)))
+    index = (shades.clamp(0, 1) * (count - 1)).round().nan_to_num(count).byte()
+    image = Image.fromarray(index.numpy())
+    image.putpalette(entries.flatten().tolist())
     buffer = io.BytesIO()
-    imsave(buffer, rgba, format="png")
+    image.save(buffer, format="png", compress_level=3)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
@@ -283,6 +289,13 @@ def _bar(share: float, css_class: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %" if share >= 0.001 else f"{100 * share:.2g} %"
+
+
+def progress(text: str, done: int, total: int) -> str:
+    """How far some work has come."""
+    name = html.escape(text)
+    bar = f'<progress max="{total}" value="{done}" aria-label="{name}"></progress>' if done else ""
+    return f'<p class="note working" role="status">{bar}{name}…</p>'
 
 
 def problem(text: str) -> str:

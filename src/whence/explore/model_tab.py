@@ -2,69 +2,82 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from whence.explore import drawings
 from whence.explore.mechanism_view import describe_error
-from whence.explore.model_view import (
+from whence.explore.model_reading import (
+    MAX_TOKENS,
+    NEW_TOKENS,
     NOTHING,
     SMALLEST,
-    draw_next,
-    draw_reading,
+    Reading,
     generate,
-    load_model,
     needle_probability,
-    read,
-    simple_cures,
+    ready_cures,
 )
-from whence.hf import LoadedModel
+from whence.explore.model_session import ModelSession, ReadText
+from whence.explore.model_view import draw_continuations, draw_next, draw_reading
 
 TEXT = "Position decides where a model looks. The first token often receives attention that no other token needs."
 PLACES = 12
+UNREAD = "Press “Read the text”. The first time, the model is loaded."
 
 
-class ModelSession:
-    """The model of a page, loaded on first use; one at a time, because a model is large."""
+def view_text(
+    session: ModelSession,
+    before: ReadText | None,
+    name: str,
+    text: str,
+    change: str,
+    layer: int,
+    head: int,
+    back: int,
+) -> Iterator[tuple[str | None, str, ReadText | None]]:
+    """Figures, next tokens and what was read, while it is read: the chosen layer is drawn as soon as it has run."""
+    yield None, drawings.progress("Loading the model" if session.name != name else "Reading", 0, 1), None
+    drawn = None
+    for done in session.read(before, name, text, change):
+        if isinstance(done, ReadText):
+            lm, changed = session.get(name), done.change != NOTHING
+            following = draw_next(lm, done.readings[NOTHING], done.shown if changed else None)
+            yield draw_reading(done.shown, layer, head, back), following, done
+        elif isinstance(done, Reading) and done.next_probabilities is None:
+            figures = None
+            ready = min(layer, done.layers - 1) in done.attention.sources
+            if ready and drawn is not done.attention:
+                figures, drawn = draw_reading(done, layer, head, back), done.attention
+            ran = len(done.attention.sources)
+            yield figures, drawings.progress(f"Layer {ran} of {done.layers}", ran, done.layers), None
 
-    def __init__(self) -> None:
-        self.name = ""
-        self.loaded: LoadedModel | None = None
 
-    def get(self, name: str) -> LoadedModel:
-        if self.loaded is None or name != self.name:
-            self.loaded = None
-            self.loaded = load_model(name)
-            self.name = name
-        return self.loaded
-
-
-def view_text(lm: LoadedModel, text: str, layer: int, head: int, back: int, change: str) -> tuple[str, str]:
-    """Figures and next tokens of a text. With a change, the figures show the changed model."""
-    layer = min(layer, lm.model.config.num_hidden_layers - 1)
-    plain = read(lm, text, layer)
-    other = None if change in (NOTHING, "") else read(lm, text, layer, change)
-    return draw_reading(other or plain, layer, head, back), draw_next(lm, plain, other)
-
-
-def view_generation(lm: LoadedModel, text: str, change: str) -> str:
+def view_generation(session: ModelSession, name: str, text: str, change: str) -> Iterator[str]:
     """Continuations of a text as it is and with the change, as HTML."""
-    lines = [("as it is", generate(lm, text, NOTHING))]
-    if change not in (NOTHING, ""):
-        lines.append((change, generate(lm, text, change)))
-    return "".join(
-        f'<p class="generated"><span class="given">{html.escape(name)}: …</span>{html.escape(line)}</p>'
-        for name, line in lines
-    )
+    lines: list[tuple[str, str]] = []
+    yield drawings.progress("Loading the model" if session.name != name else "Reading", 0, 1)
+    for one in dict.fromkeys((NOTHING, change.strip() or NOTHING)):
+        label = "as it is" if one == NOTHING else one
+        for done in session.run(name, partial(generate, text=text, change=one)):
+            if isinstance(done, str):
+                lines.append((label, done))
+                yield draw_continuations(lines)
+            else:
+                bar = drawings.progress(f"{label}: token {done} of {NEW_TOKENS}", done, NEW_TOKENS)
+                yield draw_continuations(lines) + bar
 
 
-def view_needle(lm: LoadedModel, needle: str, question: str, answer: str, place: int, change: str) -> str:
+def view_needle(
+    session: ModelSession, name: str, needle: str, question: str, answer: str, place: int, change: str
+) -> str:
     """The probability of the answer with the needle at a place."""
-    share = needle_probability(lm, needle, question, answer, place, PLACES, change)
-    return drawings.tiles(
-        (f"probability of “{answer}”, needle after {place} of {PLACES} sentences", f"{100 * share:.2f} %")
+    work = partial(
+        needle_probability, needle=needle, question=question, answer=answer, place=place, of=PLACES, change=change
     )
+    *_, share = session.run(name, lambda lm, report: work(lm))
+    shown = f"probability of “{answer}”, needle after {place} of {PLACES} sentences"
+    return drawings.tiles((shown, f"{100 * share:.2f} %"))
 
 
 def add_model_tab() -> None:
@@ -72,22 +85,31 @@ def add_model_tab() -> None:
     import gradio as gr
 
     session = ModelSession()
-    private: dict[str, Any] = {"api_visibility": "private"}
+    #: the latest value wins, and nothing flickers
+    live: dict[str, Any] = {
+        "show_progress": "hidden",
+        "trigger_mode": "always_last",
+        "api_visibility": "private",
+    }
+    was_read = gr.State(None)
     with gr.Row(elem_classes="side", equal_height=False):
         with gr.Column(scale=2, min_width=300, elem_classes="controls"):
             name = gr.Dropdown(
                 ["smollm2", SMALLEST], value="smollm2", label="Model", info="Or the path of a folder.", allow_custom_value=True,
                 elem_id="model",
             )  # fmt: skip
-            text = gr.Textbox(TEXT, label="Text, up to 512 tokens", lines=4, max_lines=10, elem_id="model-text")
+            text = gr.Textbox(
+                TEXT, label=f"Text, up to {MAX_TOKENS} tokens", lines=4, max_lines=10, elem_id="model-text",
+                info="Paragraphs with an empty line between them are documents for cures; the last is the question.",
+            )  # fmt: skip
             change = gr.Dropdown(
-                [NOTHING, "Alibi(scale=0.1)", "PowerPrior(alpha=0.05)", *simple_cures()], value=NOTHING, label="Change",
+                [NOTHING, "Alibi(scale=0.1)", "PowerPrior(alpha=0.05)", *ready_cures()], value=NOTHING, label="Change",
                 info="A mechanism as text, or a cure.", allow_custom_value=True, elem_id="change",
             )  # fmt: skip
-            layer = gr.Slider(0, 29, value=0, step=1, label="Layer")
-            head = gr.Slider(0, 15, value=0, step=1, label="Head")
-            back = gr.Slider(0, 511, value=0, step=1, label="Tokens back from the last")
             run = gr.Button("Read the text", variant="primary", elem_id="read")
+            layer = gr.Slider(0, 29, value=0, step=1, label="Layer", elem_id="layer")
+            head = gr.Slider(0, 8, value=0, step=1, label="Head", elem_id="head")
+            back = gr.Slider(0, 16, value=0, step=1, label="Tokens back from the last", elem_id="back")
             continue_ = gr.Button("Continue the text", size="sm", elem_id="continue")
             with gr.Accordion("Needle", open=False):
                 needle = gr.Textbox("The secret word of the day is lantern.", label="Needle")
@@ -100,47 +122,60 @@ def add_model_tab() -> None:
             following = gr.HTML(apply_default_css=False, elem_id="next")
             continued = gr.HTML(apply_default_css=False, elem_id="generated")
             figures = gr.HTML(
-                drawings.note("Press “Read the text”. The first time, the model is loaded."), apply_default_css=False,
-                elem_id="attention", js_on_load=None,
+                drawings.note(UNREAD), apply_default_css=False, elem_id="attention", js_on_load=None
             )  # fmt: skip
 
-    def guard(count: int, view: Callable[..., Any]) -> Callable[..., tuple[Any, ...]]:
-        """A handler whose errors are sentences in the first output; the others stay as they are."""
+    def show(written: str, model_name: str, change: str, before: ReadText | None, *places: float) -> Iterator[Any]:
+        layer, head, back = map(int, places)
+        for drawn, next_tokens, done in view_text(session, before, model_name, written, change, layer, head, back):
+            sliders = [gr.skip()] * 3 if done is None else [gr.update(maximum=high) for high in slider_ends(done)]
+            yield gr.skip() if drawn is None else drawn, next_tokens, gr.skip() if done is None else done, *sliders
 
-        def handle(model_name: str, *values: Any) -> tuple[Any, ...]:
-            try:
-                shown = view(session.get(model_name), *values)
-            except Exception as problem:  # a model, a folder and a user's class may raise anything
-                return drawings.problem(describe_error(problem)), *(gr.skip() for _ in range(count))
-            return "", *(shown if isinstance(shown, tuple) else (shown,))
+    def redraw(before: ReadText | None, *places: float) -> str:
+        layer, head, back = map(int, places)
+        return drawings.note(UNREAD) if before is None else draw_reading(before.shown, layer, head, back)
 
-        return handle
+    def look(*values: Any) -> Iterator[Any]:
+        name, needle, question, answer, place, change = values
+        yield (view_needle(session, name, needle, question, answer, int(place), change),)
 
-    def show(lm: LoadedModel, written: str, layer: float, head: float, back: float, change: str) -> tuple[str, str]:
-        return view_text(lm, written, int(layer), int(head), int(back), change)
-
-    def look(lm: LoadedModel, needle: str, question: str, answer: str, place: float, change: str) -> str:
-        return view_needle(lm, needle, question, answer, int(place), change)
-
-    inputs = [name, text, layer, head, back, change]
-    run.click(guard(2, show), inputs, [error, figures, following], show_progress="full", **private)
+    reading = [error, figures, following, was_read, layer, head, back]
+    inputs = [text, name, change, was_read, layer, head, back]
+    shown = guard(show, (None, "", None, None, None, None))
+    run.click(shown, inputs, reading, **live)
+    change.input(shown, inputs, reading, **live)
     for one in (layer, head, back):
-        one.release(
-            guard(2, show),
-            inputs,
-            [error, figures, following],
-            show_progress="hidden",
-            trigger_mode="always_last",
-            **private,
-        )
-    change.input(guard(2, show), inputs, [error, figures, following], **private)
+        one.input(redraw, [was_read, layer, head, back], figures, **live)
     continue_.click(
-        guard(1, view_generation), [name, text, change], [error, continued], show_progress="full", **private
+        guard(lambda *values: ((one,) for one in view_generation(session, *values)), ("",)),
+        [name, text, change],
+        [error, continued],
+        **live,
     )
-    place.release(
-        guard(1, look),
+    place.input(
+        guard(look, (None,)),
         [name, needle, question, answer, place, change],
         [error, found],
-        show_progress="minimal",
-        **private,
+        **live,
     )
+
+
+def slider_ends(done: ReadText) -> tuple[int, int, int]:
+    """The largest layer, head and number of tokens back of what was read."""
+    shown = done.shown
+    return shown.layers - 1, len(shown.attention[0][0]) - 1, len(shown.tokens) - 1
+
+
+def guard(view: Callable[..., Iterator[Any]], after_error: tuple[Any, ...]) -> Callable[..., Iterator[Any]]:
+    """A handler whose errors are sentences in the first output. ``after_error`` are the others then; None leaves one."""
+    import gradio as gr
+
+    def handle(*values: Any) -> Iterator[Any]:
+        try:
+            for shown in view(*values):
+                yield "", *shown
+        except Exception as problem:  # a model, a folder and a user's class may raise anything
+            rest = [gr.skip() if one is None else one for one in after_error]
+            yield drawings.problem(describe_error(problem)), *rest
+
+    return handle

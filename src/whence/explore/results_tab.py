@@ -43,7 +43,9 @@ def list_results(folder: str) -> tuple[list[str], str | None, str]:
         return (
             [],
             None,
-            drawings.note("No results here. whence compare, probe, mend and bench write them, build/ by default."),
+            drawings.note(
+                "No results here. whence compare, probe, mend, discover and bench write them, build/ by default."
+            ),
         )
     return labels, labels[0], drawings.note(f"{len(labels)} results.")
 
