@@ -3,6 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
+import pack_records
 from whence.cli.app import app
 from whence.errors import WhenceError
 
@@ -130,3 +131,10 @@ def test_a_study_file_with_several_scales(run_whence, tmp_path):
         assert refused.returncode == 2 and "'moon'" in refused.stderr and message in refused.stderr
     done = run_whence("run", "mine.py", "--scale", "large", "--jobs", "1", "--out", "out")
     assert done.returncode == 0 and (tmp_path / "out" / "report.html").exists(), done.stderr
+    # of a packed study, too, a report is written, and nothing is trained again
+    (folder,) = (path.parent for path in (tmp_path / "out").glob("*/study.json"))
+    (tmp_path / "out" / "report.html").unlink()
+    pack_records.pack_folder(folder, lambda record: None)
+    done = run_whence("run", "mine.py", "--scale", "large", "--jobs", "1", "--out", "out")
+    assert done.returncode == 0 and "Does it run?" in (tmp_path / "out" / "report.html").read_text(), done.stderr
+    assert not list(folder.glob("*-seed0.json"))

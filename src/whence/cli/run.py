@@ -211,7 +211,7 @@ def run_studies(
         )  # fmt: skip
     if process_rank() != 0:
         return
-    folders = [state.outcome.folder for state in states if (state.outcome.folder / "study.json").exists()]
+    folders = [state.outcome.folder for state in states if records.exists(state.outcome.folder / "study.json")]
     problems = [line for state in states for line in state.outcome.problems]
     problems += [error.describe() for state in states for error in state.outcome.failed]
     problems += [describe_divergence(run, s.outcome.folder) for s in states for run in s.outcome.diverged]
