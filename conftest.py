@@ -112,6 +112,15 @@ def interpreted(monkeypatch):
     check_overflow_in_numpy(monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def pointer_loads(monkeypatch):
+    """With WHENCE_POINTER_LOADS=1, every test of the fused kernels loads tiles by pointers, as on GPUs without TMA."""
+    if os.environ.get("WHENCE_POINTER_LOADS") == "1":
+        from whence.attention.fused import device_call
+
+        monkeypatch.setattr(device_call, "has_tma", lambda device: False)
+
+
 @pytest.fixture
 def deterministic():
     """Deterministic algorithms, which give dense table gradients a kernel without atomics."""

@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 
 import whence
 from whence import records
-from whence.attention.fused import device_call, packing
+from whence.attention.fused import device_call, eager, packing
 
 ROOT = Path(__file__).resolve().parent.parent
 #: bytes of shared memory that one program can have, from NVIDIA's table of compute capabilities
@@ -35,6 +35,7 @@ POSITIONS = {
     "alibi": lambda heads: whence.Alibi(heads, learnable=True),
     "prior": lambda heads: whence.PowerPrior(heads, alpha=0.01),
     "t5": lambda heads: whence.T5Bias(heads, std=1.0),
+    "rotary + epar": lambda heads: whence.Rotary() + whence.Epar(heads),
     "epar + t5 + sink": lambda heads: whence.Epar(heads, learnable=True) + whence.T5Bias(heads) + whence.Sink(heads),
 }
 HEAD_DIMS = (64, 128, 256)
@@ -78,23 +79,27 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
         mock.patch.object(triton.runtime.driver, "_active", CompilingDriver(capability)),
         mock.patch.object(device_call, "has_tma", return_value=capability >= 90),
         mock.patch("whence.attention.fused.backend.is_interpreted", return_value=True),  # the kernels take CPU tensors
+        mock.patch.object(eager, "ENABLED", True),
         mock.patch.object(packing, "num_multiprocessors", return_value=100),
     ):
         yield compiled
 
 
 def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
-    """Forward and backward, in one pass and as a decode step."""
+    """Forward and backward: over a whole sequence, over earlier keys, and by the plan of a repeated call."""
     heads = 4
-    for queries, keys in ((128, 128), (2, 300)):
+    for queries, keys, repeats in ((128, 128, 2), (9, 9, 2), (2, 300, 1)):
         position = POSITIONS[name](heads)
         q, k, v = (
             torch.zeros(1, n, length, head_dim, dtype=dtype, requires_grad=True)
             for n, length in ((heads, queries), (2, keys), (2, keys))
         )
-        positions = {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
-        out = whence.attend(q, k, v, position=position, causal=True, backend="triton", check_finite=False, **positions)
-        out.sum().backward()
+        where = {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
+        for _ in range(repeats):
+            out = whence.attend(
+                q, k, v, position=position, causal=True, backend="triton", **({} if queries == keys else where)
+            )
+            out.sum().backward()
 
 
 def main() -> None:

@@ -1,0 +1,123 @@
+"""Planned eager calls on a GPU: results against the float64 reference, by pointers and by TMA, and the number of launches."""
+
+import pytest
+import torch
+from reference_comparison import check_against_reference, perturb, random_inputs, run
+from test_kernels_on_gpu import arguments, poison
+
+from whence import Alibi, Epar, KVCache, PowerPrior, Rotary, attend
+from whence.attention.fused import device_call, eager
+from whence.position.rotary_scaling import Yarn
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
+]
+HEADS = 4
+MECHANISMS = {
+    "Epar": lambda: Epar(HEADS, context=64, learnable=True),
+    "Epar, basic, one for all heads": lambda: Epar(None, form="basic", context=64, learnable=True),
+    "Epar, fixed": lambda: Epar(HEADS, context=64, gamma=4.0),
+    "Alibi": lambda: Alibi(HEADS, form="symmetric", learnable=True),
+    "PowerPrior": lambda: PowerPrior(HEADS, alpha=0.1, beta=0.8),
+    "PowerPrior, one for all heads": lambda: PowerPrior(None, alpha=-0.1, beta=1.2),
+    "Rotary + Epar": lambda: Rotary() + Epar(HEADS, context=64, learnable=True),
+    "Alibi + Rotary": lambda: (
+        Alibi(HEADS, learnable=True) + Rotary(layout="interleaved", rotary_dim=32, scaling=Yarn(4.0, 16))
+    ),
+}
+CASES = [
+    (name, mask) for name in MECHANISMS for mask in ("causal", "window", "both sides")
+    if not (mask == "both sides" and MECHANISMS[name]().causal_only)
+]  # fmt: skip
+
+
+@pytest.fixture(params=["pointers", "TMA"])
+def plans(request, monkeypatch):
+    from whence.attention.fused import eager_plan
+
+    monkeypatch.setattr(eager, "ENABLED", True)
+    monkeypatch.setattr(eager_plan, "FEW_PAIRS", 2**40 if request.param == "pointers" else 0)
+
+
+@pytest.mark.usefixtures("plans")
+@pytest.mark.parametrize("name, mask", CASES)
+def test_planned_calls(name, mask):
+    position = perturb(MECHANISMS[name]()).cuda()
+    index = CASES.index((name, mask))
+    dtype = (torch.bfloat16, torch.float16, torch.float32)[index % 3]
+    for shape in ((2, HEADS, 2, 333, 333, 64, 64), (2, HEADS, HEADS, 9, 9, 128, 128)):
+        *tensors, grad_out = random_inputs(*shape, dtype=dtype, device="cuda")
+        options = arguments(mask, 2, *shape[3:5]) | {"skip_blocks": False}
+        run(position, tensors, grad_out, options, backend="triton")  # validates, and keeps the plan
+        for _ in range(2):  # Triton launches the first time, the plan itself the second time
+            poison()
+            check_against_reference(position, tensors, grad_out, options)
+
+
+@pytest.mark.usefixtures("plans")
+@pytest.mark.parametrize("name", ["Epar, fixed", "Rotary + Epar", "Alibi"])
+def test_cached_steps_equal_one_pass(name):
+    position, cache = perturb(MECHANISMS[name]()).cuda(), KVCache(capacity=1500)
+    q, k, v, _ = random_inputs(2, HEADS, 2, 700, 700, 64, 64, dtype=torch.bfloat16, device="cuda")
+    with torch.no_grad():
+        whole = attend(q, k, v, position=position, causal=True, backend="reference")
+        pieces = zip(*(x.split([600, 50, 1, 1, 1, 1, 2, 2, 42], 2) for x in (q, k, v)), strict=True)
+        steps = [attend(*piece, position=position, causal=True, backend="triton", cache=cache) for piece in pieces]
+    torch.testing.assert_close(torch.cat(steps, 2), whole, rtol=2**-6, atol=2**-6)
+
+
+def test_launches(monkeypatch):
+    monkeypatch.setattr(eager, "ENABLED", True)
+    for name, most in (("Epar", (3, 7)), ("Rotary + Epar", (4, 9))):
+        position = MECHANISMS[name]().cuda()
+        *tensors, grad_out = random_inputs(1, HEADS, HEADS, 16, 16, 64, 64, dtype=torch.bfloat16, device="cuda")
+        leaves = [x.requires_grad_() for x in tensors]
+
+        def forward(leaves=leaves, position=position):
+            return attend(*leaves, position=position, causal=True, backend="triton")
+
+        def both(position=position, leaves=leaves, grad_out=grad_out, forward=forward):
+            torch.autograd.grad(forward(), [*leaves, *position.parameters()], grad_out)
+
+        for call, limit in ((torch.no_grad()(forward), most[0]), (both, most[1])):
+            for _ in range(3):
+                call()
+            torch.cuda.synchronize()
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                call()
+                torch.cuda.synchronize()
+            kernels = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+            assert 0 < len(kernels) <= limit, kernels
+
+
+def test_a_graph_of_a_planned_call(monkeypatch):
+    """A captured call reads the parameters when it is replayed."""
+    monkeypatch.setattr(eager, "ENABLED", True)
+    position = MECHANISMS["Rotary + Epar"]().cuda()
+    q, k, v, _ = random_inputs(1, HEADS, HEADS, 100, 100, 64, 64, dtype=torch.bfloat16, device="cuda")
+    with torch.no_grad():
+        for _ in range(3):
+            attend(q, k, v, position=position, causal=True, backend="triton")
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = attend(q, k, v, position=position, causal=True, backend="triton")
+        for p in position.parameters():
+            p.add_(0.7)
+        graph.replay()
+        exact = attend(q, k, v, position=position, causal=True, backend="reference")
+    torch.testing.assert_close(out, exact, rtol=2**-6, atol=2**-6)
+
+
+@pytest.mark.parametrize(
+    "name, mask", [("Epar", "causal"), ("Alibi", "window"), ("PowerPrior", "segment_ids"), ("PowerPrior", "lengths")]
+)
+def test_pointer_loads_without_plans(name, mask, monkeypatch):
+    monkeypatch.setattr(device_call, "has_tma", lambda device: False)
+    position = perturb(MECHANISMS[name]()).cuda()
+    for dtype, width in ((torch.bfloat16, 64), (torch.float16, 128), (torch.float32, 64), (torch.bfloat16, 80)):
+        shape = (2, HEADS, 2, 333, 333, width, width)
+        *tensors, grad_out = random_inputs(*shape, dtype=dtype, device="cuda")
+        poison()
+        check_against_reference(position, tensors, grad_out, arguments(mask, 2, 333, 333))
