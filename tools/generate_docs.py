@@ -21,6 +21,8 @@ import torch
 
 import gpu_figures as gpu
 import length_figures
+import mend_figure
+import mend_tables
 import simulation_tables
 from api_tables import ACTS, api, markdown
 from whence import records
@@ -230,7 +232,11 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "statistics.md": {name: lambda rows=rows: markdown(*rows(simulation)) for name, rows in simulated.items()},
         "comparing.md": {"plain-files": plain_files},
         "mechanisms.md": {"mechanisms": mechanisms, "short-names": short_names},
-        "mending.md": {"cures": cures},
+        "mending.md": {
+            "cures": cures,
+            "trials": mend_tables.trial_tables,
+            "published": mend_tables.published_table,
+        },
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
         "discover.md": {"planted": lambda: planted_curves(records.read(folder / "discovery.json"))},
@@ -301,6 +307,7 @@ def main() -> None:
     draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
     length_figures.draw(ROOT / "docs")
+    mend_figure.draw(FOLDER / "results", mend_figure.PICTURE)
     print("docs/ is up to date")
 
 

@@ -7,6 +7,8 @@ import shutil
 
 import pytest
 
+import mend_figure
+import mend_tables
 import pack_records
 from whence import records
 from whence.mend import LogN, Pine
@@ -142,3 +144,23 @@ def test_headlines_beside_ours(trial, tmp_path, monkeypatch):
     assert headlines.describe_ours(folders, middle, MODEL) == "0.0 → 100.0 (+100.0 to +100.0)"
     assert headlines.describe_ours(folders, dataclasses.replace(one, cure="pine"), MODEL) == "not applicable"
     assert headlines.describe_untouched(folders, MODEL, ("key-value",)).startswith("100.0, 0.0, ")
+
+
+def test_tables_and_the_picture_of_trials(trial, tmp_path):
+    assert mend_tables.trial_tables(tmp_path) == mend_tables.NO_TRIALS
+    assert not mend_figure.draw(tmp_path, tmp_path / "mend.png")
+    plant(trial, tmp_path, (16, 0, 8), (16, 16, 16))
+    assert not mend_figure.draw(tmp_path, tmp_path / "mend.png", models={"Tiny": MODEL})  # too few items
+    table = mend_tables.trial_tables(tmp_path, {"Tiny": MODEL})
+    rows = {row.split(" | ")[0].strip("| "): row.split(" | ")[1:] for row in table.splitlines() if row.startswith("|")}
+    assert rows["cure"][0] == "key-value, 3 keys" and rows["none: accuracy in %"][0].endswith("(gap 100.0)")
+    assert rows["Log-n temperature"][0].startswith("**better** +") and "PINE" not in rows
+    models = {"Tiny": mend_figure.load_cures(LedgerFolders(results=tmp_path), MODEL, min_items=2)}
+    assert [one.cure for one in models["Tiny"]] == ["log-n"]
+    figure = mend_figure.draw_trials(models, {"key-value": "key-value, 3 keys"})
+    (panel,) = figure.axes
+    lines = {bars.get_label(): bars.lines[0].get_ydata().tolist() for bars in panel.containers}
+    assert lines["without a cure"][:2] == [100, 0] and lines["Log-n temperature"] == [100, 100, 100]
+    assert "Tiny, 8 items a slot: Log-n temperature +" in figure._supxlabel.get_text().replace("\n", " ")
+    order = ["needle", "key-value-of-100", "key-value-of-20"]
+    assert sorted(order, key=mend_figure.by_length) == ["key-value-of-20", "key-value-of-100", "needle"]

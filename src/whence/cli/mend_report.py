@@ -5,13 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from whence.cli.fitted_table import NARROW
 from whence.cli.json_output import select
 from whence.report.formatting import NO_VALUE, format_number
 
 HEAD = ("cure", "verdict", "change", "average", "worst", "gap", "time")
+SHOWN_IF_NARROW = ("cure", "verdict", "change")
 CAPTION = (
-    "Accuracy in % on the judging half; change in points, corrected for the number of cures. Worst: worst position. Gap: best "
-    "minus worst position. Time to read a prompt, as a ratio to the untouched model. The report has intervals."
+    "Accuracy in % on the judging half of the items. Change: in points; the verdict is corrected for the number of cures. Worst: "
+    "worst position. Gap: best minus worst position. Time: to read a prompt, as a ratio to the untouched model, which is the "
+    "model without a cure. The report has intervals."
+)
+CAPTION_IF_NARROW = (
+    "Change: of the accuracy on the judging half, in points; the verdict is corrected for the number of cures. The report has "
+    "the rest."
 )
 
 
@@ -38,22 +45,25 @@ def summarize_trial(findings: dict[str, Any]) -> dict[str, Any]:
 
 
 def print_trial(findings: dict[str, Any]) -> None:
-    """A row for every cure, then what is missing and one sentence for all."""
+    """A row for every cure, then what is missing and one sentence for all. A narrow terminal gets the first columns."""
     from rich.console import Console
     from rich.table import Table
 
     from whence.report.mend.page import verdict_rows
     from whence.report.mend.sentences import trial_answer
 
-    table = Table(title=findings["title"], title_justify="left", caption=CAPTION, caption_justify="left", box=None,
+    console = Console(highlight=False)
+    narrow = console.width < NARROW
+    shown, caption = (SHOWN_IF_NARROW, CAPTION_IF_NARROW) if narrow else (HEAD, CAPTION)
+    table = Table(title=findings["title"], title_justify="left", caption=caption, caption_justify="left", box=None,
                   padding=(0, 1, 0, 0))  # fmt: skip
-    for name in HEAD:
-        table.add_column(name, no_wrap=True)
+    for name in shown:
+        table.add_column(name, no_wrap=True, justify="left" if name in ("cure", "verdict") else "right")
     times = [NO_VALUE, *(format_number(cure["ratios"]["prompt_seconds"], 2) for cure in findings["cures"])]
     for row, seconds in zip(verdict_rows(findings), times, strict=True):
-        name, verdict, *numbers = row[:6]
-        table.add_row(name, verdict.partition(";")[0], *(cell.partition(" (")[0] for cell in numbers), seconds)
-    console = Console(highlight=False)
+        name, verdict, change, _, *numbers = row[:7]
+        cells = (name, verdict.partition(";")[0], change, *(cell.partition(" (")[0] for cell in numbers), seconds)
+        table.add_row(*cells[: len(shown)])
     console.print(table)
     for cure in findings["unavailable"]:
         console.print(f"{cure['name']} cannot be applied: {cure['reason']}", markup=False)

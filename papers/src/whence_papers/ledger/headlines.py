@@ -3,65 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from whence.mend.catalogue import CURES
+from whence.mend.published import HEADLINES, STATISTICS, Headline
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
-from whence_papers.ledger.mend_records import STATISTICS, UnavailableCure, load_pairs, measure_change
+from whence_papers.ledger.mend_records import UnavailableCure, find_trials, load_pairs, measure_change
 from whence_papers.ledger.probe_records import load_answers
 
 #: title of each model and the beginning of its name in the records
 MODELS = {"SmolLM2-135M": "smollm2", "Gemma 3 270M": "gemma"}
 NO_TRIAL = "no trial yet"
-
-
-@dataclass(frozen=True)
-class Headline:
-    """A published figure without and with a cure, and what of ours comes nearest to it."""
-
-    cure: str  # its name in the catalogue of cures; empty for the untouched model
-    paper: str
-    measure: str  # of the paper
-    published: str
-    ours: str  # what is measured here
-    tasks: tuple[str, ...] = ()  # beginnings of labels; all tasks if empty
-    statistic: str = "average"  # one of STATISTICS
-
-
-SCALING, CALIBRATION = "Yu et al. 2024, arXiv 2406.02536", "Hsieh et al. 2024, arXiv 2406.16008"
-MS_POE, IN2 = "Zhang et al. 2024, arXiv 2403.04797", "An et al. 2024, arXiv 2404.16811"
-DOCUMENTS, KEY_VALUE = ("documents",), ("key-value",)
-
-HEADLINES = (
-    Headline(
-        "", "Liu et al. 2023, arXiv 2307.03172", "20 documents, gold first, tenth, last",
-        "GPT-3.5: 75.8, 53.8, 63.2", "documents: gold first, middle, last", DOCUMENTS,
-    ),
-    Headline(
-        "scale-channel", SCALING, "20 documents, average", "Llama-2-7b: 31.3 → 40.6", "documents, average", DOCUMENTS
-    ),
-    Headline(
-        "scale-channel", SCALING, "key-value, average",
-        "Gemma 7b: 82.3 → 97.5; Qwen1.5-7b: 79.6 → 92.5; Llama-2-13b: 71.0 → 53.9", "key-value, average", KEY_VALUE,
-    ),
-    Headline(
-        "calibration", CALIBRATION, "20 documents, gold in the middle", "Vicuna: 47.3 → 56.2", "documents, gold in the middle",
-        DOCUMENTS, "middle",
-    ),
-    Headline(
-        "calibration", CALIBRATION, "20 documents, gold first", "Vicuna: 71.9 → 66.4", "documents, gold first", DOCUMENTS, "first"
-    ),
-    Headline("ms-poe", MS_POE, "10 documents, average", "61.1 → 65.0", "documents, average", DOCUMENTS),
-    Headline(
-        "ms-poe", MS_POE, "key-value, by other authors", "collapses", "key-value, average", KEY_VALUE
-    ),
-    Headline(
-        "pine", "Wang et al. 2024, arXiv 2407.01100", "RewardBench, reasoning", "Llama-3-8B: 65.3 → 73.4",
-        "documents, average (another task)", DOCUMENTS,
-    ),
-    Headline("in2", IN2, "probing tasks, average", "47.3 → 85.9", "all tasks, average"),
-    Headline("in2", IN2, "probing tasks, gap", "56.2 → 13.9", "all tasks, gap", statistic="gap"),
-)  # fmt: skip
 
 
 def headline_rows(folders: LedgerFolders) -> tuple[list[str], list[list[str]]]:
@@ -71,8 +22,20 @@ def headline_rows(folders: LedgerFolders) -> tuple[list[str], list[list[str]]]:
     for one in HEADLINES:
         title = CURES[one.cure].title if one.cure in CURES else one.cure or "none"
         ours = [describe_ours(folders, one, model) for model in MODELS.values()]
-        rows.append([title, one.paper, one.measure, one.published, one.ours, *ours])
+        rows.append([title, one.paper, one.measure, one.published, describe_measure(folders, one), *ours])
     return head, rows
+
+
+def describe_measure(folders: LedgerFolders, headline: Headline) -> str:
+    """What is measured here, with the tasks of the trials."""
+    labels = {
+        spec.label
+        for model in MODELS.values()
+        for _, plan, _ in find_trials(folders, model)
+        for spec in plan.tasks
+        if headline.covers(spec.label)
+    }
+    return f"{headline.ours} ({', '.join(sorted(labels))})" if labels else headline.ours
 
 
 def describe_ours(folders: LedgerFolders, headline: Headline, model: str) -> str:

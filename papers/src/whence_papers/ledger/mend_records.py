@@ -8,7 +8,7 @@ hold in each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whence.mend.catalogue import CURES
 from whence.mend.judgement import ByTask, Record, load_trial, select_rounds
+from whence.mend.published import STATISTICS
 from whence.mend.trial import ANSWERS, CURE, PLAN, UNTOUCHED
 from whence.probe.curves import LEVEL, bootstrap_means, by_item
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
@@ -26,15 +27,6 @@ from whence_papers.ledger.study_records import Reader
 FOLDER = "mend"
 MIN_ITEMS = 50  # of a task; smaller trials leave a claim open
 
-#: of the mean accuracy at each slot
-STATISTICS: dict[str, Callable[[Tensor], Tensor]] = {
-    "average": lambda means: means.mean(-1),
-    "worst": lambda means: means.amin(-1),
-    "gap": lambda means: means.amax(-1) - means.amin(-1),
-    "first": lambda means: means[..., 0],
-    "middle": lambda means: means[..., means.shape[-1] // 2],
-    "last": lambda means: means[..., -1],
-}
 #: changes of which an increase helps the claim that a cure works; of the gap a decrease
 HELPS = {name: -1 if name == "gap" else 1 for name in STATISTICS}
 

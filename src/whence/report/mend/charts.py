@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from whence.report.formatting import format_number
@@ -23,7 +24,8 @@ def cure_curves(findings: dict[str, Any], task: dict[str, Any], cures: Sequence[
     curves += [(cure["name"], cure["curves"][label]) for cure in cures if label in cure["curves"]]
     words = f"{task['name']}: {SCORES[findings['score']]} by the slot of the gold, without and with cures"
     axis = f"{SCORES[findings['score']]} (%)"
-    return slot_curves(f"{name}-{label}", curves, task["slots"], {"chance": task["chance"]}, axis, words)
+    chart = slot_curves(f"{name}-{label}", curves, task["slots"], {"chance": task["chance"]}, axis, words)
+    return replace(chart, legend_above=True)
 
 
 def gold_attention(findings: dict[str, Any], task: dict[str, Any], cures: Sequence[dict[str, Any]]) -> Chart | None:
@@ -50,7 +52,7 @@ def gold_attention(findings: dict[str, Any], task: dict[str, Any], cures: Sequen
         axes.grid(axis="y", color=COLORS["line"], linewidth=0.6)
 
     words = f"{task['name']}: attention of the answering token to the gold by its slot"
-    return line_chart(f"attention-{label}", words, draw, "slot", series, PERCENT, "%")
+    return replace(line_chart(f"attention-{label}", words, draw, "slot", series, PERCENT, "%"), legend_above=True)
 
 
 def effect_curves(cure: dict[str, Any]) -> Chart | None:
@@ -73,4 +75,4 @@ def effect_curves(cure: dict[str, Any]) -> Chart | None:
         axes.grid(axis="y", color=COLORS["line"], linewidth=0.6)
 
     words = f"{cure['title']}: attention of the answering token to each slot by {effect['setting']}"
-    return line_chart(f"effect-{cure['label']}", words, draw, "slot", series, PERCENT, "%")
+    return replace(line_chart(f"effect-{cure['label']}", words, draw, "slot", series, PERCENT, "%"), legend_above=True)

@@ -11,6 +11,7 @@ from whence.report.formatting import NO_VALUE, format_number, format_signed, is_
 from whence.report.html_page import definition_list, provenance_section, render_page
 from whence.report.item_verdicts import describe_further_items
 from whence.report.mend import charts
+from whence.report.mend.published_figures import published_figures
 from whence.report.mend.sentences import (
     describe_rule,
     describe_verdict,
@@ -54,7 +55,8 @@ def _curves(findings: dict[str, Any]) -> str:
         for cure in findings["cures"]
     )
     which = (
-        f"The untouched model and the first {len(shown)} cures of the table." if len(findings["cures"]) > SHOWN else ""
+        f"Shown are the untouched model, which is the model without a cure, and the first {len(shown)} cures of the table below. "
+        "The gold is the text with the answer; its slot is its place among the texts of the prompt."
     )
     random = "random" in findings["model"]
     return (
@@ -65,7 +67,7 @@ def _curves(findings: dict[str, Any]) -> str:
         + ("" if has_figures() else f'<p class="warning">{html.escape(NO_FIGURES)}</p>')
         + _missing(findings)
         + model_details(findings["model"], findings["identity"])
-        + (f"<p>{which}</p>" if which else "")
+        + f"<p>{which}</p>"
         + f'<div class="figures">{cards}</div>'
         + (f"<details><summary>Every cure</summary>{every}</details>" if every else "")
         + "</section>"
@@ -82,7 +84,8 @@ def _missing(findings: dict[str, Any]) -> str:
 
 
 HEAD = (
-    "cure", "verdict", "difference, points", "average, %", "worst position, %", "gap, points", "further items to decide",
+    "cure", "verdict", "difference, points", "interval", "average, %", "worst position, %", "gap, points",
+    "further items to decide",
 )  # fmt: skip
 COST_HEAD = (
     "cure", "tokens read", "time to read", "time per token", "memory", "perplexity", "at the best position, points",
@@ -91,12 +94,12 @@ COST_HEAD = (
 
 def verdict_rows(findings: dict[str, Any]) -> list[list[str]]:
     """The rows of the table of verdicts; the untouched model comes first."""
-    rows = [["untouched", NO_VALUE, NO_VALUE, *_shares(findings["untouched"]), NO_VALUE]]
+    rows = [["untouched", NO_VALUE, NO_VALUE, NO_VALUE, *_shares(findings["untouched"]), NO_VALUE]]
     return rows + [
         [
             cure["name"],
             describe_verdict(cure),
-            _difference(cure["contrast"]),
+            *_difference(cure["contrast"]),
             *_shares(cure),
             describe_further_items(cure),
         ]
@@ -122,7 +125,7 @@ def cost_rows(findings: dict[str, Any]) -> list[list[str]]:
 
 def _table(findings: dict[str, Any]) -> str:
     verdicts = "Accuracy on the judging half of the items, with intervals in parentheses."
-    costs = "Ratios to the untouched model in the same run; 1 is no change."
+    costs = "Cost and harm: ratios to the untouched model in the same run (1 is no change); in the last column, points of accuracy."
     settings = definition_list(
         [
             (
@@ -140,8 +143,10 @@ def _table(findings: dict[str, Any]) -> str:
         + f'<p class="small">{html.escape(describe_rule(findings))}</p>'
         + (table(costs, COST_HEAD, cost_rows(findings)) if findings["cures"] else "")
         + '<p class="small">Tokens read: all tokens that enter the model until the choices of a prompt are scored. Time to '
-        "read: until the first token, with the time in which a cure rewrites the prompt. Memory: the peak while the prompt is read, the model included. Perplexity: second half of plain "
-        "texts after the first half.</p>"
+        "read: until the first token, with the time in which a cure rewrites the prompt. Memory: the peak while the prompt is "
+        "read, the model included. Perplexity: of the second half of plain texts, after the first half. At the best position: "
+        "the change at the slot where the untouched model is best.</p>"
+        + published_figures(findings)
         + (f"<details><summary>Settings and papers</summary>{settings}</details>" if findings["cures"] else "")
         + _unavailable(findings["unavailable"]),
     )
@@ -151,7 +156,7 @@ def _unavailable(cures: Sequence[dict[str, Any]]) -> str:
     if not cures:
         return ""
     rows = [(cure["title"], html.escape(cure["reason"])) for cure in cures]
-    return f"<h3>Not applicable to this model</h3>{definition_list(rows)}"
+    return f"<h3>Could not be applied</h3>{definition_list(rows)}"
 
 
 def _attention(findings: dict[str, Any]) -> str:
@@ -185,12 +190,15 @@ def _shares(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _difference(contrast: dict[str, Any]) -> str:
+def _difference(contrast: dict[str, Any]) -> tuple[str, str]:
+    """The estimate and its interval."""
     if contrast["estimate"] is None:
-        return NO_VALUE
+        return NO_VALUE, NO_VALUE
     interval = contrast["interval"]
-    ends = "" if interval is None else f" ({format_signed(interval['low'], 1)} to {format_signed(interval['high'], 1)})"
-    return format_signed(contrast["estimate"], 1) + ends
+    ends = (
+        NO_VALUE if interval is None else f"{format_signed(interval['low'], 1)} to {format_signed(interval['high'], 1)}"
+    )
+    return format_signed(contrast["estimate"], 1), ends
 
 
 def _ratio(value: float | None) -> str:

@@ -43,6 +43,7 @@ class Chart:
     Args:
         name: unique on a page; the ids inside the SVG begin with it.
         size: in inches.
+        legend_above: put the legend above the axes, where it covers no curve.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Chart:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     size: tuple[float, float] = (4.6, 3.1)
+    legend_above: bool = False
 
 
 Series = Mapping[str, tuple[Sequence[float], Sequence[float]]]

@@ -54,7 +54,7 @@ def svg(chart: Chart) -> str:
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=chart.size, layout="constrained")
         figure.patch.set_visible(False)
-        draw_axes(figure.add_subplot(), chart.draw)
+        draw_axes(figure.add_subplot(), chart.draw, chart.legend_above)
         out = io.StringIO()
         FigureCanvasSVG(figure).print_svg(out, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     return _inline(out.getvalue(), chart)
@@ -84,7 +84,7 @@ def _inline(text: str, chart: Chart) -> str:
     return re.sub(r"<svg[^>]*>", lambda _: start, text, count=1).replace("\n", " ").strip()
 
 
-def draw_axes(axes: Axes, draw: Callable[[Axes], None]) -> None:
+def draw_axes(axes: Axes, draw: Callable[[Axes], None], legend_above: bool = False) -> None:
     """Draw one chart in the common style."""
     draw(axes)
     axes.set_facecolor("none")
@@ -95,8 +95,11 @@ def draw_axes(axes: Axes, draw: Callable[[Axes], None]) -> None:
         label.set_fontsize(7.5)
         label.set_color(COLORS["ink"])
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=6.5, frameon=True, framealpha=0.85, edgecolor="none", facecolor=COLORS["raised"],
-                    labelcolor=COLORS["ink"], handlelength=2.6)  # fmt: skip
+        place: dict[str, Any] = (
+            {"loc": "lower left", "bbox_to_anchor": (0, 1.02), "ncols": 3, "borderaxespad": 0} if legend_above else {}
+        )
+        axes.legend(fontsize=6.5, frameon=not legend_above, framealpha=0.85, edgecolor="none", facecolor=COLORS["raised"],
+                    labelcolor=COLORS["ink"], handlelength=2.6, **place)  # fmt: skip
 
 
 @dataclass(frozen=True)
