@@ -36,7 +36,7 @@ def test_a_cure_of_a_file_and_a_recipe(mend_quick, run_whence, tmp_path):
     assert found["recipe"] == str(folder.relative_to(tmp_path) / "recipe.json")
     assert "recipe (undecided)" in done.stderr and "My cure" in (folder / "report.html").read_text()
     again = mend_quick("--cure", "log-n", "--cure", "./mine.py:Mine(trained=16)", "--budget", "1h")
-    assert again.stderr.count("already measured") == 9 and "no recipe" in again.stdout
+    assert again.stderr.count("already measured") == 11 and "no recipe" in again.stdout
     assert "of an earlier command: ./cure_source/mine.py:Mine" in again.stdout  # it stays, and its verdict may be old
     check_moved_recipe(folder, tmp_path)
     (folder / "report.html").unlink()
@@ -98,3 +98,12 @@ def test_the_cure_of_an_earlier_command():
 def test_all_cures_by_default():
     for short in (True, False):
         assert [cure.name for cure in load_cures(None, short=short)] == list(CURES)
+
+
+def test_a_named_cure_searches_shortly_on_a_cpu_unless_it_has_settings(capsys):
+    (short,) = load_cures(["scale-channel"], short=True)
+    notes = capsys.readouterr().err
+    assert short.texts == 4 and "short search" in notes and '"scale-channel()"' in notes
+    for text, on_cpu in (("scale-channel()", True), ("scale-channel", False), ("log-n", True)):
+        load_cures([text], short=on_cpu)
+    assert load_cures(["scale-channel()"], short=True)[0].texts == 200 and not capsys.readouterr().err

@@ -1,6 +1,8 @@
 """IN2: gold segments anywhere, loss on the answer only, training that resumes, and a cure that loads its result."""
 
 import collections
+import shutil
+from pathlib import Path
 
 import cure_checks as checks
 import pytest
@@ -12,6 +14,7 @@ from whence import WhenceError
 from whence.mend.in2 import IN2
 from whence.mend.in2_data import IGNORED, IN2Examples
 from whence.mend.in2_training import answer_loss, train_in2
+from whence.mend.recipe import load_recipe_cure, name_intervention, relative_paths
 from whence.probe.probed_model import byte_tokenizer
 
 TEXT = "".join(f"Line {number} says nothing of interest to anyone. " for number in range(400))
@@ -113,6 +116,21 @@ def test_every_check(trained, method):
     with cure.identity().apply(model):
         assert torch.equal(checks.logits(model, ids), before)
     assert IN2(**cure.settings()).settings() == cure.settings()
+
+
+def test_a_recipe_finds_its_adapter_from_its_own_folder(trained, tmp_path, monkeypatch):
+    """The adapter was named relative to another folder than the recipe's, and both are moved together."""
+    shutil.copytree(trained["lora"].adapter, tmp_path / "work" / "adapters" / "mine")
+    monkeypatch.chdir(tmp_path / "work")
+    cure, folder = IN2("adapters/mine"), Path("out/trial")
+    settings = {**cure.settings(), **relative_paths(cure, folder)}
+    assert settings["adapter"] == "../../adapters/mine"
+    recipe = {"cure": name_intervention(cure, settings)}
+    (tmp_path / "work").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    found = load_recipe_cure("apply_recipe(path)", tmp_path / "moved" / folder / "recipe.json", recipe)
+    assert found.sha256 == cure.sha256 and Path(found.adapter).resolve() == tmp_path / "moved" / "adapters" / "mine"
+    assert relative_paths(found, folder) == {}  # an absolute path stays
 
 
 def test_peft_reads_the_adapter(trained):

@@ -61,6 +61,8 @@ def test_halves_and_rounds_share_no_item(done):
         halves.setdefault(key, set()).update(row["item"] for row in record["rows"])
     for task in ("key-value", "needle"):
         search, *rounds = (halves[task, half, number] for half, number in (("search", 0), ("judge", 0), ("judge", 1)))
+        further = halves[task, "search", 1]  # the untouched model alone reads them, for its best slot
+        assert search | further == set(split_items(8, 0)[0]) and not search & further
         assert not search & (rounds[0] | rounds[1]) and not rounds[0] & rounds[1]
         assert rounds[0] | rounds[1] == set(split_items(8, 0)[1])
     assert split_rounds([1], 3) == [[], [], [1]]
@@ -142,7 +144,9 @@ def test_the_best_slot_is_that_of_the_search_half():
     """A slot that is best by chance in the judging half would seem to be harmed by every cure."""
     plan = TrialPlan("m", (TaskSpec("key-value", 12, 2),), rounds=2)
     search, judging = answers_of([(0, 1)] * 6, "search"), answers_of([(1, 0)] * 6)
-    assert find_best_slots(plan, search + judging) == {"key-value": 1}
+    assert find_best_slots(plan, search + judging) == ({"key-value": 1}, {"key-value": 6})
+    incomplete = [one for one in search if (one["condition"], one["round"]) != (1, 1)]
+    assert find_best_slots(plan, incomplete) == ({"key-value": 1}, {"key-value": 3})  # the items of both slots
 
 
 def test_findings(done):
@@ -157,7 +161,9 @@ def test_findings(done):
         assert contrast["estimate"] == pytest.approx(difference)
         assert cure["ratios"]["tokens_read"] == 1 and cure["ratios"]["prompt_seconds"] > 0
         assert cure["perplexity"]["ratio"] > 0 and set(cure["attention"]) == {"key-value", "needle"}
+    assert findings["best_slot_items"] == {"key-value": 4, "needle": 4}
     text = page(findings)
+    assert "search half, from 4 items of each task" in text
     assert text.index("Does a cure help?") < text.index("What does each cure do") < text.index("Does attention follow")
     assert "needs another" in text and "src=" not in text
 

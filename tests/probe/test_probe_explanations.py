@@ -132,6 +132,12 @@ def test_each_fit_detects_a_planted_channel(fit):
     actual = {one.channel: one for one in channels.positional_channels(means, fit, most=None)}
     assert actual[5].direction == 1 and actual[7].direction == -1 and 2 not in actual
     assert {one.channel for one in channels.positional_channels(means, fit, most=2)} == {5, 7}
+    means[4:, :, 7] = means[
+        4:, :, 2
+    ]  # monotone in two of the four examined layers, and not in more than a quarter of all eight
+    for fewest, expected in ((None, {5, 7}), (2, {5})):
+        found = {one.channel for one in channels.positional_channels(means, fit, most=None, min_layers=fewest)}
+        assert found & {5, 7} == expected
 
 
 def test_a_straight_line_through_noise_passes_by_chance_and_the_count_says_so():

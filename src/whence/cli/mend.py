@@ -153,13 +153,20 @@ def trial_plan(
 
 
 def load_cures(texts: list[str] | None, short: bool) -> list[Intervention]:
-    """The cures that the options name; all built-in ones by default, with a short search on a CPU."""
+    """The cures that the options name; all built-in ones by default. On a CPU, one without settings searches shortly."""
     from whence.mend import CURES, load_intervention
     from whence.mend.trial import label_cure
     from whence.mend.trial_plan import SHORT_SEARCH
 
-    named = texts or [SHORT_SEARCH.get(name, name) if short else name for name in CURES]
+    named = [SHORT_SEARCH.get(name.strip(), name) if short else name for name in texts or CURES]
     cures = [load_intervention(text, "--cure") for text in named]
+    for name, text in zip(texts or (), named, strict=False):
+        if name != text:
+            print(
+                f"{name}: a short search, because this is a CPU: {text}. For the full search pass settings, such as "
+                f'"{name}()", or a GPU with --device.',
+                file=sys.stderr,
+            )
     twice = {label_cure(cure) for cure in cures}
     if len(twice) < len(cures):
         raise usage_error("whence mend --cure", "a cure twice", "each cure is tried once", "name it once")

@@ -28,12 +28,14 @@ class Cure(ABC):
         title: for pages.
         paper: authors, year and arXiv number.
         needs_documents: the token spans of the documents of a prompt must be known; see ``whence.hf.request``.
+        path_settings: settings that are paths. A recipe stores a relative one relative to its own folder.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     paper: ClassVar[str]
     needs_documents: ClassVar[bool] = False
+    path_settings: ClassVar[tuple[str, ...]] = ()
 
     def edits(self, model: Any) -> AttentionEdit | Mapping[int, AttentionEdit]:
         """The edits of the model's layers: one for all, or by layer. New ones for each use, because they may hold state.

@@ -41,6 +41,7 @@ class IN2(Cure):
     name = "in2"
     title = "IN2 training"
     paper = "An et al. 2024, arXiv 2404.16811"
+    path_settings = ("adapter",)
 
     def __init__(self, adapter: str | None = None, strength: float = 1.0, sha256: str | None = None) -> None:
         if adapter is not None and not isinstance(adapter, str | Path):

@@ -65,7 +65,7 @@ def collect_trial(folder: Path, command: str = "") -> Record:
         )
     comparison = judge(plan, judged)
     contrasts = {} if comparison is None else {one.first: one for one in comparison.contrasts}
-    best_slots = find_best_slots(plan, answers)
+    best_slots, best_slot_items = find_best_slots(plan, answers)
     cures = [
         {
             "label": label,
@@ -104,6 +104,7 @@ def collect_trial(folder: Path, command: str = "") -> Record:
         "analysis": None if comparison is None else comparison.plan.to_json(),
         "untouched": summarize(plan, judged[UNTOUCHED]),
         "best_slots": best_slots,
+        "best_slot_items": best_slot_items,
         "cures": cures,
         "unavailable": [
             {"name": one["cure"]["name"], "title": one["title"], "reason": one["unavailable"]}
@@ -229,14 +230,18 @@ def interval_over_tasks(tables: Sequence[Tensor], statistic: Callable[[Tensor], 
     return {"mean": estimate, "low": low, "high": high}
 
 
-def find_best_slots(plan: TrialPlan, answers: Sequence[Record]) -> dict[str, int]:
-    """The best slot of the untouched model in each task, found on the search half, so that judging it is fair."""
-    best = {}
+def find_best_slots(plan: TrialPlan, answers: Sequence[Record]) -> tuple[dict[str, int], dict[str, int]]:
+    """The best slot of the untouched model in each task, and the number of items that tell it.
+
+    It is found on the search half, so that judging it is fair, on the items that were measured in every slot.
+    """
+    best, counts = {}, {}
     for spec in plan.tasks:
         own = [one for one in answers if one["half"] == SEARCH and one["task"] == spec.label]
         if len({one["condition"] for one in own}) >= 2:
-            best[spec.label] = curve(own, plan.score)["best"]
-    return best
+            found = curve(own, plan.score)
+            best[spec.label], counts[spec.label] = found["best"], found["items"]
+    return best, counts
 
 
 def compare_at_best(

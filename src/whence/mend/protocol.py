@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -39,6 +41,7 @@ from whence.plugins import (
     load_registered,
     parse_arguments,
     parse_reference,
+    rebase_file,
 )
 
 
@@ -117,13 +120,16 @@ class AttentionTemperature:
 BUILT_IN: dict[str, Any] = {AttentionTemperature.name: AttentionTemperature, **CURES}
 
 
-def load_intervention(text: str, option: str = "--intervention") -> Intervention:
+def load_intervention(text: str, option: str = "--intervention", folder: Path | None = None) -> Intervention:
     """The intervention that a text names, built with the arguments in the text. ``option`` is named in errors.
+
+    Relative paths, of a file in the text and of a cure's ``path_settings``, are resolved against ``folder`` if it is given.
 
     >>> load_intervention("attention-temperature(temperature=2)").settings()
     {'temperature': 2.0}
     """
     subject = f"{option} {text}"
+    text = text if folder is None else rebase_file(text, folder)
     if is_reference(text):
         reference = parse_reference(text, option)
         factory, arguments = load_reference(reference, subject), reference.arguments
@@ -131,6 +137,9 @@ def load_intervention(text: str, option: str = "--intervention") -> Intervention
         factory, arguments = _find_factory(text, subject)
     if not callable(factory):
         raise usage_error(subject, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
+    for name in getattr(factory, "path_settings", ()) if folder is not None else ():
+        if arguments.get(name) is not None:
+            arguments = {**arguments, name: os.path.normpath(folder / Path(arguments[name]).expanduser())}
     try:
         intervention = factory(**arguments)
     except WhenceError:

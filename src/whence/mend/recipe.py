@@ -13,7 +13,9 @@ import hashlib
 import importlib.metadata
 import inspect
 import json
+import os
 import warnings
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +30,7 @@ from whence.hf.integrations import unwrap_peft
 from whence.mend.cure import Cure
 from whence.mend.protocol import BUILT_IN, Intervention, identify_intervention, load_intervention
 from whence.plugin_sources import find_sibling_modules
-from whence.plugins import FILE_MODULE, rebase_file
+from whence.plugins import FILE_MODULE
 from whence.probe.identity import checksum
 
 FORMAT = 1
@@ -92,7 +94,7 @@ def apply_recipe(model: Any, path: str | Path, *, force: bool = False) -> Applie
 def load_recipe_cure(subject: str, path: Path, recipe: dict[str, Any]) -> Intervention:
     """The cure of a recipe. Code outside whence must be that which was judged."""
     folder = path if path.is_dir() else path.parent
-    cure = load_intervention(rebase_file(recipe["cure"], folder), subject)
+    cure = load_intervention(recipe["cure"], subject, folder)
     found, expected = identify_intervention(cure).get(HASH), recipe.get(HASH)
     if expected is not None and found != expected:
         raise usage_error(
@@ -129,10 +131,12 @@ def write_recipe(folder: Path, findings: dict[str, Any], cure: dict[str, Any], m
     names = [
         name for name in records.RecordFolder(folder).names() if f"-{cure['label']}" in name or "untouched" in name
     ]
+    source = _copy_source(build, folder)
+    settings = {**cure["chosen"]["settings"], **relative_paths(build, folder)}
     content = {
         "format": FORMAT,
-        "cure": name_intervention(build, None if (source := _copy_source(build, folder)) is None else f"./{source}"),
-        "settings": cure["chosen"]["settings"],
+        "cure": name_intervention(build, settings, None if source is None else f"./{source}"),
+        "settings": settings,
         **{name: value for name, value in identify_intervention(build).items() if name == HASH},
         "model": {"name": findings["model"]["name"], "checksum": model_checksum(model)},
         "evidence": {
@@ -151,13 +155,24 @@ def write_recipe(folder: Path, findings: dict[str, Any], cure: dict[str, Any], m
     return path
 
 
-def name_intervention(intervention: Intervention, source: str | None = None) -> str:
+def relative_paths(intervention: Intervention, folder: Path) -> dict[str, str]:
+    """The settings of an intervention that are relative paths, relative to the folder of its recipe."""
+    settings = dict(intervention.settings())
+    paths = {name: settings.get(name) for name in getattr(type(intervention), "path_settings", ())}
+    return {
+        name: Path(os.path.relpath(path, folder)).as_posix()
+        for name, path in paths.items()
+        if path is not None and not Path(path).expanduser().is_absolute()
+    }
+
+
+def name_intervention(intervention: Intervention, settings: Mapping[str, Any], source: str | None = None) -> str:
     """The text with which ``load_intervention`` builds an intervention again. ``source`` is its file, if it is of a file."""
     kind = type(intervention)
-    settings = ", ".join(f"{name}={value!r}" for name, value in sorted(dict(intervention.settings()).items()))
+    arguments = ", ".join(f"{name}={value!r}" for name, value in sorted(settings.items()))
     if BUILT_IN.get(intervention.name) is kind:
-        return f"{intervention.name}({settings})"
-    return f"{source or kind.__module__}:{kind.__qualname__}({settings})"
+        return f"{intervention.name}({arguments})"
+    return f"{source or kind.__module__}:{kind.__qualname__}({arguments})"
 
 
 def _copy_source(intervention: Intervention, folder: Path) -> str | None:

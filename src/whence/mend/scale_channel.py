@@ -60,8 +60,9 @@ class ScaleChannel(Cure):
             ``"segmented"``.
         candidates: the search: the smoothest monotone channels that are tried.
         scales: the search: the scales that are tried.
-        compat: the search: ``"paper"`` tries every channel with every scale. ``"official"`` chooses the channel at scale 0
-            and then its scale, which takes far fewer forward passes.
+        compat: the search: ``"paper"`` tries every channel with every scale, and takes channels that are monotone in more
+            than a quarter of the layers that it examines. ``"official"`` chooses the channel at scale 0 and then its scale,
+            which takes far fewer forward passes, and asks for more than a quarter of all layers of the model.
         texts: the search: random texts over which hidden states are averaged.
         tokens: the search: the length of each text.
         samples: the search: at most so many prompts are used, spread over those given.
@@ -179,7 +180,8 @@ class ScaleChannel(Cure):
         """The smoothest channels that are monotone in position, over random texts."""
         tokens = self.tokens if lm.longest is None else min(self.tokens, lm.longest)
         means = hidden_states.mean_states(lm, hidden_states.random_texts(lm, self.texts, tokens))
-        return [one.channel for one in positional_channels(means, self.fit, self.candidates)]
+        fewest = lm.layers // 4 if self.compat == "official" else None
+        return [one.channel for one in positional_channels(means, self.fit, self.candidates, min_layers=fewest)]
 
 
 class ChannelScaling(AttentionEdit):

@@ -19,7 +19,7 @@ from whence.errors import WhenceError, usage_error
 from whence.mend import costs, measurement
 from whence.mend.cure import Cure
 from whence.mend.protocol import Intervention, identify_intervention
-from whence.mend.trial_plan import JUDGE, SEARCH, TrialPlan, split_items, split_rounds
+from whence.mend.trial_plan import BEST_SLOT_ITEMS, JUDGE, SEARCH, TrialPlan, split_items, split_rounds
 from whence.probe import run_folder
 from whence.probe.identity import describe_intervention, text_checksum
 from whence.probe.measurement import describe_condition, judge_choice
@@ -87,6 +87,16 @@ def list_parts(plan: TrialPlan, tasks: Sequence[ProbeTask]) -> tuple[list[Part],
     return searching, rounds
 
 
+def list_best_slot_parts(plan: TrialPlan, tasks: Sequence[ProbeTask]) -> list[Part]:
+    """Further items of the search half for the untouched model alone, whose best slot few items cannot tell."""
+    parts = []
+    for spec, task in zip(plan.tasks, tasks, strict=True):
+        further = tuple(split_items(spec.items, plan.seed)[0][plan.search_items : BEST_SLOT_ITEMS])
+        if further:
+            parts += [Part(task, spec.label, slot, SEARCH, 1, further) for slot in spec.select_slots(task)]
+    return parts
+
+
 class Trial:
     """The records of a trial in its folder.
 
@@ -102,6 +112,7 @@ class Trial:
         self.folder = plan.folder(base)
         self.environment = run_folder.environment(lm)
         self.searching, self.rounds = list_parts(plan, tasks)
+        self.best_slot_parts = list_best_slot_parts(plan, tasks)
         self._costs_of_process: dict[str, Any] | None = None
         self._tokenized: dict[str, tuple[list[Prompt], list[measurement.TokenizedPrompt]]] = {}
         lm.capture_error  # noqa: B018  looked up on the untouched model
@@ -115,7 +126,8 @@ class Trial:
         """Measure everything that is missing. ``notify`` may raise to stop; the records stay."""
         applicable = [cure for cure in cures if self._check(cure)]
         parts_of_cures = sum(map(len, self.rounds)) + 2
-        total = len(self.searching) + sum(map(len, self.rounds)) + 1 + parts_of_cures * len(applicable)
+        of_untouched = len(self.searching) + len(self.best_slot_parts) + sum(map(len, self.rounds)) + 1
+        total = of_untouched + parts_of_cures * len(applicable)
         for done, (description, from_disk) in enumerate(self._steps(applicable), 1):
             notify(done, total, description, from_disk)
 
@@ -141,6 +153,9 @@ class Trial:
                     refused.add(label)
                     self._write(self.folder / cure_file(label), {**about_cure(cure), "unavailable": str(refusal)})
                     yield f"{cure.name}, which refused these prompts", False
+            if number == 0:
+                for part in self.best_slot_parts:
+                    yield self._measure(None, UNTOUCHED, part)
 
     def search_prompts(self) -> list[Prompt]:
         """The prompts that cures may choose their settings on."""
@@ -225,7 +240,9 @@ class Trial:
     def _measure(self, cure: Intervention | None, label: str, part: Part) -> tuple[str, bool]:
         """Measure one part under a cure, unless its record exists."""
         path = self.folder / part.file_name(label)
-        description = f"{UNTOUCHED if cure is None else cure.name}, {part.task.name}, {describe_condition(part.slot)}"
+        further = ", further items" if part.half == SEARCH and part.round else ""
+        name = UNTOUCHED if cure is None else cure.name
+        description = f"{name}, {part.task.name}, {describe_condition(part.slot)}{further}"
         if records.exists(path):
             record = self._require(path, label, cure)
             if record["task_hash"] != part.task.hash or [row["item"] for row in record["rows"]] != list(part.items):

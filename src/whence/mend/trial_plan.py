@@ -24,6 +24,9 @@ SEARCH, JUDGE = "search", "judge"
 MARGIN = 2.0  # points of accuracy
 MIN_ITEMS = 4
 SEARCH_ITEMS = 16  # of each task, where time is not short
+BEST_SLOT_ITEMS = (
+    8  # of each task's search half, at least, that find the best slot of the untouched model, where it has so many
+)
 
 #: settings that keep the search of a cure short, for trials of minutes
 SHORT_SEARCH: dict[str, str] = {
@@ -134,8 +137,8 @@ def split_rounds(items: list[int], rounds: int) -> list[list[int]]:
 def quick_trial_plan() -> TrialPlan:
     """A smoke test on the tiny random model."""
     tasks = (
-        TaskSpec("key-value", 6, 3, {"pairs": 3}),
-        TaskSpec("needle", 6, 3, {"pieces": 3, "words": 6}),
+        TaskSpec("key-value", 4, 3, {"pairs": 3}),
+        TaskSpec("needle", 4, 3, {"pieces": 3, "words": 6}),
     )
     return TrialPlan(QUICK, tasks, rounds=1, search_items=1, texts=2, tokens=64, attention_items=2)
 

@@ -85,26 +85,33 @@ def roughness(curves: Tensor) -> Tensor:
 
 
 def positional_channels(
-    means: Tensor, fit: str = "cubic", most: int | None = 10, layers: Sequence[int] | None = None
+    means: Tensor,
+    fit: str = "cubic",
+    most: int | None = 10,
+    layers: Sequence[int] | None = None,
+    min_layers: int | None = None,
 ) -> list[Channel]:
-    """The channels that are monotone in more than a quarter of the layers, the smoothest first.
+    """The channels that are monotone in more than a quarter of the examined layers, the smoothest first.
 
     Args:
         means: hidden states averaged over texts, ``[layers, tokens, channels]``.
         most: the number to return; None for all.
         layers: by default all but the first two and the last two; with four layers or fewer, all but the first.
+        min_layers: a channel must be monotone in more layers than so many. By default a quarter of the examined layers; the
+            official code takes a quarter of all layers of the model, which is stricter by one in many models.
     """
     count = means.shape[0]
     selected_layers = (
         list(layers) if layers is not None else list(range(2, count - 2)) if count > 4 else list(range(1, count)) or [0]
     )
+    fewest = len(selected_layers) // 4 if min_layers is None else min_layers
     directions = torch.stack([direction(means[layer], fit) for layer in selected_layers])
     rough = torch.stack([roughness(means[layer]) for layer in selected_layers])
     selected = []
     for channel in range(means.shape[-1]):
         sign = 1 if int(directions[:, channel].sum()) >= 0 else -1
         agree = torch.nonzero(directions[:, channel] == sign).flatten()
-        if len(agree) > len(selected_layers) // 4:
+        if len(agree) > fewest:
             selected.append(
                 Channel(
                     channel, sign, tuple(selected_layers[i] for i in agree.tolist()), float(rough[agree, channel].min())

@@ -62,7 +62,8 @@ def describe_rule(findings: dict[str, Any]) -> str:
         f"{count} {name}{'s' if count > 1 else ''}"
         for count, name in ((len(findings["cures"]), "cure"), (plan["rounds"], "round"))
     )
-    searched = f"{plan['search_items']} item{'s' if plan['search_items'] > 1 else ''} of each task"
+    found_on = sorted(set(findings["best_slot_items"].values())) or [0]
+    searched = f"{' to '.join(map(str, found_on[:: len(found_on) - 1 or 1]))} item{'s' if found_on[-1] != 1 else ''} of each task"
     return (
         "How it is decided. One half of the items chooses the settings of the cures, and the other half judges them. The "
         "value of an item is its mean accuracy over the slots of the gold. Each cure is compared with the untouched model "
