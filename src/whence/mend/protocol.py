@@ -137,9 +137,11 @@ def load_intervention(text: str, option: str = "--intervention", folder: Path | 
         factory, arguments = _find_factory(text, subject)
     if not callable(factory):
         raise usage_error(subject, f"a {type(factory).__name__}", "it must be a class or a function", "check the name")
-    for name in getattr(factory, "path_settings", ()) if folder is not None else ():
-        if arguments.get(name) is not None:
-            arguments = {**arguments, name: os.path.normpath(folder / Path(arguments[name]).expanduser())}
+    if folder is not None:
+        paths = {
+            name: arguments[name] for name in getattr(factory, "path_settings", ()) if arguments.get(name) is not None
+        }
+        arguments |= {name: os.path.normpath(folder / Path(path).expanduser()) for name, path in paths.items()}
     try:
         intervention = factory(**arguments)
     except WhenceError:
