@@ -5,7 +5,9 @@ import pytest
 import torch
 from tiny_models import tiny, tokens
 
-from whence import WhenceError
+from whence import WhenceError, hf
+from whence.hf.edits import multiply
+from whence.hf.rotary_config import rotate_at
 from whence.mend.answer_loss import answer_losses
 from whence.mend.size_search import reference_length
 from whence.mend.string_positions import StringPositions
@@ -13,6 +15,7 @@ from whence.probe.probed_model import tiny_random_model
 from whence.probe.tasks import build_task
 
 SMALL = StringPositions(shift=5, window=2)
+OFFICIAL = StringPositions(shift=5, window=2, compat="official")
 
 
 def test_published_distances():
@@ -40,9 +43,28 @@ def test_published_temperature():
 
 def test_the_key_at_the_shift_counts_once():
     """Equal scores give equal weights; the published code gives the key at distance S twice its weight in a prompt."""
-    with checks.edited_calls(SMALL, tiny("llama"), tokens(1, 10)) as (call, _):
-        call.q = torch.zeros_like(call.q)
-        torch.testing.assert_close(call.weights(torch.tensor([9])), torch.full((1, 4, 1, 10), 0.1))
+    for cure, weights in ((SMALL, [0.1] * 10), (OFFICIAL, [1 / 11] * 4 + [2 / 11] + [1 / 11] * 5)):
+        with checks.edited_calls(cure, tiny("llama"), tokens(1, 10)) as (call, _):
+            call.q = torch.zeros_like(call.q)
+            found = call.weights(torch.tensor([9]))
+            torch.testing.assert_close(found, torch.tensor(weights).expand_as(found))
+
+
+def test_the_published_code_counts_twice_in_the_prompt_alone():
+    checks.check_cure(OFFICIAL, "llama", identity=OFFICIAL.identity())
+    model, ids = tiny("llama"), tokens(1, 10)
+    with checks.edited_calls(OFFICIAL, model, ids) as (call, _):
+        twice, regions = call.scores(torch.tensor([9])), call.edits[0].regions(call, torch.tensor([9]))
+        near = multiply(rotate_at(call.rotary, call.q[:, :, [9]], regions[0].q_positions),
+                        rotate_at(call.rotary, call.k, regions[0].k_positions)) * call.scale * regions[0].factor  # fmt: skip
+    with checks.edited_calls(SMALL, model, ids) as (call, _):
+        once = call.scores(torch.tensor([9]))
+    expected = once.clone()
+    expected[..., 4] = (once.exp() + near.exp()).log()[..., 4]
+    torch.testing.assert_close(twice, expected)
+    with hf.request(model, prompt_ends=[9]), checks.edited_calls(OFFICIAL, model, ids) as (call, _):
+        torch.testing.assert_close(call.scores(torch.tensor([9])), once)  # the row of an answer
+    assert "compat" not in SMALL.settings() and StringPositions(**OFFICIAL.settings()).compat == "official"
 
 
 def test_the_merge_by_log_sum_exp_is_the_same():

@@ -8,7 +8,8 @@ key at j are rotated as if their distance were
 
 The published S is 0.33 of the trained length (0.25 to 0.4), and W is 128 (up to 512). W = S changes nothing.
 
-The published code counts the key at distance S twice while it reads a prompt, and once while it decodes. Here it counts once.
+The published code counts the key at distance S twice while it reads a prompt, as if at S and as if at W, and once while it
+decodes. Here it counts once, unless ``compat="official"`` asks for the published code.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence.hf.edits import AttentionEdit, EditedCall, Region
+from whence.hf.edits import AttentionEdit, EditedCall, Region, multiply
+from whence.hf.rotary_config import rotate_at
 from whence.mend.cure import Cure, context_length
 from whence.mend.size_search import choose_by_loss, reference_length
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
-from whence.validation import require_flag, require_integer
+from whence.validation import require_choice, require_flag, require_integer
 
 FACTOR = (1 + 0.1 * math.log(2)) ** 2  # 1.1434
 
@@ -38,20 +41,28 @@ class StringPositions(Cure):
             and 0.4 of the longest prompt, with a window of at most half of it.
         window: W, the distance that S becomes; at most ``shift``. By default 128, or ``shift`` if that is less.
         temperature: multiply all scores by ``(1 + 0.1 ln 2)**2``, about 1.1434, as the published code does at any length.
+        compat: ``"official"`` counts the key at distance S twice in rows of the prompt, as the published code does.
     """
 
     name = "string"
     title = "STRING"
     paper = "An et al. 2024, arXiv 2410.18745"
 
-    def __init__(self, shift: int | None = None, window: int | None = None, temperature: bool = True) -> None:
+    def __init__(
+        self, shift: int | None = None, window: int | None = None, temperature: bool = True, compat: str = "paper"
+    ) -> None:
         for name, value in (("shift", shift), ("window", window)):
             if value is not None:
                 require_integer("StringPositions", name, value, remedy="pass a number of tokens")
         require_flag("StringPositions", "temperature", temperature)
         if shift is not None and window is not None:
             _require_order(shift, window)
-        self.shift, self.window, self.temperature = shift, window, temperature
+        require_choice("StringPositions", "compat", compat, ("paper", "official"))
+        self.shift, self.window, self.temperature, self.compat = shift, window, temperature, compat
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments; ``compat`` only if it is not the default, which earlier records do not name."""
+        return {name: value for name, value in super().settings().items() if (name, value) != ("compat", "paper")}
 
     def identity(self) -> StringPositions:
         shift = self.shift or 1
@@ -64,14 +75,17 @@ class StringPositions(Cure):
         length = reference_length(lm, prompts)
         shifts = dict.fromkeys(max(2, int(part * length)) for part in (0.33, 0.25, 0.4))
         window = 128 if self.window is None else self.window
-        candidates = [StringPositions(shift, min(window, shift // 2), self.temperature) for shift in shifts]
+        candidates = [
+            StringPositions(shift, min(window, shift // 2), self.temperature, self.compat) for shift in shifts
+        ]
         return choose_by_loss(lm, prompts, candidates)
 
     def edits(self, model: Any) -> AttentionEdit:
         shift = self.shift or max(1, int(0.33 * context_length(model)))
         window = min(128, shift) if self.window is None else self.window
         _require_order(shift, window)
-        return StringEdit(shift, window, FACTOR if self.temperature else 1.0)
+        kind = TwiceAtTheShift if self.compat == "official" else StringEdit
+        return kind(shift, window, FACTOR if self.temperature else 1.0)
 
 
 class StringEdit(AttentionEdit):
@@ -87,6 +101,23 @@ class StringEdit(AttentionEdit):
         near = (distance >= 0) & (distance < self.shift)
         far_i = i - self.shift + self.window
         return Region(i, j, near, self.factor), Region(far_i, j, distance >= self.shift, self.factor)
+
+
+class TwiceAtTheShift(StringEdit):
+    """The published code: in rows of the prompt the key at distance S has the sum of the weights at S and at W."""
+
+    def change_scores(self, call: EditedCall, rows: Tensor, scores: Tensor) -> Tensor:
+        assert call.rotary is not None
+        own = call.own_positions(rows)
+        distance = own.q_positions[..., None] - own.k_positions[..., None, :]
+        reads = (call.q_positions < call.prompt_ends)[:, None, rows, None]
+        near = multiply(
+            rotate_at(call.rotary, call.q[:, :, rows], own.q_positions), rotate_at(call.rotary, call.k, own.k_positions)
+        )
+        near = near * self.factor * call.scale
+        if call.softcap is not None:
+            near = call.softcap * torch.tanh(near / call.softcap)
+        return torch.where((distance == self.shift) & reads, torch.logaddexp(scores, near), scores)
 
 
 def _require_order(shift: int, window: int) -> None:
