@@ -62,7 +62,8 @@ def unpack(packed):
         shape = settings, table["rows"], table["columns"]
         size = settings * table["rows"] * table["columns"]
         planes = torch.tensor(list(data[at : at + table["bytes"] * size])).reshape(table["bytes"], *shape)
-        levels = sum(plane * 256**n for n, plane in enumerate(reversed(planes))).cumsum(0) % 256 ** table["bytes"]
+        differences = sum(plane * 256**n for n, plane in enumerate(reversed(planes)))
+        levels = differences.flatten(1).cumsum(1).cumsum(0).reshape(shape) % 256 ** table["bytes"]
         tables[name] = table["low"] + table["step"] * levels.double()
         at += table["bytes"] * size
     assert at == len(data)
@@ -136,6 +137,7 @@ def test_interpolated_tables_equal_the_mechanism(name):
 def test_the_sliders_export_their_own_texts():
     exhibit = make_exhibit(next(entry for entry in CATALOGUE if entry.name == "Alibi"))
     slider = module.pack_tables(compute_tables(exhibit))["sliders"][0]
+    assert "arguments" not in slider  # they are the values
     assert slider["values"][0] == "0" and slider["values"][-1] == "4" and slider["values"][slider["start"]] == "1"
     assert ALL["Kerple, log"].write_code((0, 0)).startswith("Kerple(form='log', r1=[0.0625, 0.1875, ")
     with pytest.raises(WhenceError, match=r"slider of scale.*default, 9"):

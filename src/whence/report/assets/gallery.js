@@ -7,7 +7,8 @@
   const signed = (text) => text.replace("-", "−");
   const short = (number) => signed(String(Number(number.toPrecision(3))));
 
-  // Tables: one row per exported setting. Rows are stored as differences from the row before.
+  // Tables: one row per exported setting. Rows are stored as differences from the row
+  // before, and these as differences from the point before.
   async function unpack(exhibit) {
     const packed = Uint8Array.from(atob(exhibit.data), (letter) => letter.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -17,9 +18,11 @@
     for (const table of Object.values(exhibit.tables)) {
       const points = table.rows * table.columns, size = settings * points;
       const levels = table.bytes === 2 ? new Uint16Array(size) : new Uint8Array(size); // both wrap around
+      let sum = 0;
       for (let n = 0; n < size; n++) {
         const difference = table.bytes === 2 ? 256 * bytes[at + n] + bytes[at + size + n] : bytes[at + n];
-        levels[n] = difference + (n < points ? 0 : levels[n - points]);
+        sum = n % points ? sum + difference : difference;
+        levels[n] = sum + (n < points ? 0 : levels[n - points]);
       }
       table.levels = levels;
       at += table.bytes * size;
@@ -176,7 +179,7 @@
     let [low, high] = range([shown.filter((value) => value !== null)], table.shortest);
     const span = high - low;
     low = Math.min(low, Math.max(table.low, low - span));
-    high = Math.max(high, Math.min(table.low + table.step * (256 ** table.bytes - 1), high + span));
+    high = Math.max(high, Math.min(table.low + table.step * table.top, high + span));
     const limit = Math.max(-low, high);
     return low < -0.05 * limit && high > 0.05 * limit ? { low: -limit, high: limit, names: ["--below", "--middle", "--above"] }
       : { low, high, names: ["--map-none", "--map-some", "--map-all"] };
@@ -231,7 +234,7 @@
       });
       if (exhibit.sliders.length) {
         code.textContent = exhibit.sliders.reduce(
-          (text, slider, axis) => text.replace(`{${slider.name}}`, slider.arguments[stops[axis]]), exhibit.code);
+          (text, slider, axis) => text.replace(`{${slider.name}}`, (slider.arguments ?? slider.values)[stops[axis]]), exhibit.code);
         reset.disabled = !moved;
       }
       curves.forEach((panel) => drawPanel(panel, moved));

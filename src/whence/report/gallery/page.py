@@ -21,11 +21,13 @@ from torch import Tensor
 from whence import __version__, records
 from whence.errors import WhenceError
 from whence.position.catalogue import CATALOGUE, Entry
-from whence.report.gallery.exhibits import COMPOSITIONS, HEADS, LENGTH, Exhibit, make_exhibit
+from whence.report.gallery.exhibits import COMPOSITIONS, HEADS, LENGTH, Exhibit, Slider, make_exhibit
 from whence.report.gallery.tables import DRAWN, SHORTEST_AXIS, TOLERANCE, GridTables, compute_tables
 from whence.report.html_page import definition_list, read_asset, render_page
 
-MAX_BYTES = 1_500_000  # a page that opens at once, also as a part of a documentation site
+MAX_BYTES = 1_300_000  # a page that opens at once, also as a part of a documentation site
+#: the largest level of a table by its bytes: 14 bits place a curve, and read it to three digits on most axes
+TOP_LEVELS = {1: 2**8 - 1, 2: 2**14 - 1}
 TITLE = "What position does to attention"
 
 INTRODUCTION = Template("""<p>Attention by itself is invariant to the order of tokens. Each mechanism below adds position in
@@ -241,14 +243,15 @@ def pack_tables(grid: GridTables) -> dict[str, Any]:
     tables, stream = {}, []
     for name, table in grid.tables.items():
         width = 1 if name in ("matrix", "attention") else 2  # colors need fewer levels than curves
-        low, step, levels = quantize(table.flatten(1), 256**width - 1)
+        low, step, levels = quantize(table.flatten(1), TOP_LEVELS[width])
         rows, columns = (table.shape[1], table.shape[2]) if table.ndim == 3 else (1, table.shape[1])
         tables[name] = {
-            "rows": rows, "columns": columns, "bytes": width, "low": low, "step": step,
+            "rows": rows, "columns": columns, "bytes": width, "low": low, "step": step, "top": TOP_LEVELS[width],
             "drawn": DRAWN.get(name, (-1e30, 1e30)), "shortest": SHORTEST_AXIS[name],
         }  # fmt: skip
-        # neighbouring settings are similar: differences compress to half the size
-        difference = torch.diff(levels, dim=0, prepend=torch.zeros_like(levels[:1])) % 256**width
+        # neighbouring settings are similar, and so are the differences of neighbouring points: theirs compress best
+        difference = torch.diff(levels, dim=0, prepend=torch.zeros_like(levels[:1]))
+        difference = torch.diff(difference, dim=1, prepend=torch.zeros_like(difference[:, :1])) % 256**width
         stream += [bytes((difference // 256**place % 256).flatten().tolist()) for place in reversed(range(width))]
     return {
         "code": grid.exhibit.expression,
@@ -258,7 +261,7 @@ def pack_tables(grid: GridTables) -> dict[str, Any]:
                 "start": slider.start,
                 "knots": knots,
                 "values": [slider.write_stop(stop) for stop in range(len(slider.stops))],
-                "arguments": [slider.write_argument(stop) for stop in range(len(slider.stops))],
+                **_write_arguments(slider),
             }
             for slider, knots in zip(grid.exhibit.sliders, grid.knots, strict=True)
         ],
@@ -269,6 +272,13 @@ def pack_tables(grid: GridTables) -> dict[str, Any]:
         "tables": tables,
         "data": base64.b64encode(zlib.compress(b"".join(stream), 9)).decode("ascii"),
     }
+
+
+def _write_arguments(slider: Slider) -> dict[str, list[str]]:
+    """The arguments of the constructor at the stops, where they are not the values themselves."""
+    arguments = {stop: slider.write_argument(stop) for stop in range(len(slider.stops))}
+    same = all(slider.write_stop(stop) == argument for stop, argument in arguments.items())
+    return {} if same else {"arguments": list(arguments.values())}
 
 
 def quantize(table: Tensor, top: int) -> tuple[float, float, Tensor]:
