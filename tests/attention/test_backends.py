@@ -125,7 +125,9 @@ def test_the_limit_of_a_dense_bias_is_where_sdpa_states_it():
     assert chosen_name(request("bias", bias_numbers=DENSE_BIAS + 1)) == "blockwise"
     assert chosen_name(request(mask_numbers=DENSE_BIAS)) == "sdpa"
     assert chosen_name(request(mask_numbers=DENSE_BIAS + 1)) == "blockwise"
-    assert chosen_name(request(mask_numbers=DENSE_BIAS + 1, no_table="of gaps", compiling=True)) == "sdpa"
+    traced = {"no_table": "of gaps", "compiling": True}
+    assert chosen_name(request(mask_numbers=DENSE_BIAS + 1, input_gradient=True, **traced)) == "sdpa"
+    assert chosen_name(request(mask_numbers=DENSE_BIAS + 1, **traced)) == "blockwise"
     assert chosen_name(request("bias", learnable=True)) == "blockwise"
     assert chosen_name(request("bias", dtype=torch.bfloat16)) == "blockwise"
 
@@ -253,7 +255,8 @@ def test_what_compilers_and_exporters_may_use():
     exporting = request("score_scale", compiling=True, exporting=True)
     assert reason_against("blockwise", exporting) == "its loops do not export"
     assert choose(exporting)[1] == "no faster backend supports this call"
-    rows = request("score_scale", compiling=True, no_table="of gaps")
+    rows = request("score_scale", compiling=True, no_table="of gaps", input_gradient=True)
+    assert chosen_name(dataclasses.replace(rows, input_gradient=False)) == "blockwise"  # nothing is recomputed
     assert (
         reason_against("blockwise", rows)
         == "torch.compile cannot trace its recomputed rows, which are needed because of gaps"

@@ -53,20 +53,23 @@ def test_a_training_step_traces_as_one_graph(name, padded):
 
 
 @torch.no_grad()
-def test_a_step_with_a_static_cache_traces_as_one_graph():
+def test_a_prompt_and_steps_with_a_static_cache_trace_as_one_graph_each(monkeypatch):
+    monkeypatch.setattr("whence.attention.blockwise.SCORES", 2 * 4 * 20 * 4)  # blocks of four rows
+    monkeypatch.setattr("whence.attention.reference.Reference.run", None)  # no matrix of all pairs is formed
     model, ids = tiny("llama", num_hidden_layers=1), tokens()
     padded = left_padded(ids, (5, 0))
     with hf.attach(model, POSITIONS["epar"]() + POSITIONS["power_prior"]()):
         wanted = model(**padded).logits
         cache = transformers.StaticCache(config=model.config, max_cache_len=20)
         mask = torch.cat((padded["attention_mask"], torch.zeros(2, 6, dtype=torch.long)), 1)
-        model(ids[:, :11], attention_mask=mask[:, :11], past_key_values=cache)
-        run, steps = compiled(model), []
+        run, steps = compiled(model, "eager"), []
+        prompt = run(ids[:, :11], attention_mask=mask[:, :11], past_key_values=cache).logits
         for n in range(11, 14):
             seen = mask.clone()
             seen[:, n + 1 :] = 0
             steps.append(run(ids[:, n : n + 1], attention_mask=seen, past_key_values=cache).logits)
-    torch.testing.assert_close(torch.cat(steps, 1), wanted[:, 11:], **CLOSE)
+    real = mask[:, :14].bool()
+    torch.testing.assert_close(torch.cat([prompt, *steps], 1)[real], wanted[real], **CLOSE)
 
 
 @pytest.mark.parametrize(("family", "position"), [("gemma2", "Alibi()"), ("gpt_oss", "StableMask()")])

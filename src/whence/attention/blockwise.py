@@ -36,7 +36,7 @@ class Blockwise(Backend):
     devices = "CPU, GPU"
     dtypes = "fp64, fp32, fp16, bf16"
     gradients = "q, k, v and every parameter, of any order"
-    tracing = "compile, where distance tables apply"
+    tracing = "compile, where distance tables apply or nothing gets a gradient"
     purpose = "training and long inputs"
 
     def supports(self, request: Request) -> str | None:
@@ -45,7 +45,7 @@ class Blockwise(Backend):
             return unsupported
         if request.exporting:
             return "its loops do not export"
-        if request.compiling and request.no_table is not None:
+        if request.compiling and request.no_table is not None and (request.learnable or request.input_gradient):
             return f"torch.compile cannot trace its recomputed rows, which are needed because {request.no_table}"
         return None
 
@@ -97,6 +97,9 @@ def compute_by_rows(call: Call) -> Tensor:
     q, k, v = call.q, call.k, call.v
     batch, heads, count, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     step = max(1, (SCORES_ON_GPU if q.is_cuda else SCORES) // (batch * heads * keys))
+    mask, steps = call.layout.pair_mask, () if call.clock is None else (call.clock.q, call.clock.k)
+    learnable = call.position.trainable or (mask is not None and mask.learnable)
+    recompute = torch.is_grad_enabled() and (learnable or any(x.requires_grad for x in (q, k, v, *steps)))
 
     def block(q_block: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
         return _dense_rows(q_block, k, v, call, rows)
@@ -104,7 +107,7 @@ def compute_by_rows(call: Call) -> Tensor:
     outs = []
     for first in range(0, count, step):
         rows = slice(first, min(first + step, count))
-        if torch.is_grad_enabled() and not torch_modes.is_transforming():  # checkpoints do not go through torch.func
+        if recompute and not torch_modes.is_transforming():  # checkpoints do not go through torch.func
             outs.append(checkpoint(block, q[:, :, rows], k, v, rows, use_reentrant=False))
         else:
             outs.append(block(q[:, :, rows], k, v, rows))

@@ -70,7 +70,7 @@ class Request:
     compiling: bool
     exporting: bool
     transforming: bool  # inside torch.func or forward-mode AD
-    input_gradient: bool  # q, k or v gets a gradient
+    input_gradient: bool  # q, k, v or a clock gets a gradient
     no_score_mod: str | None  # why the effects are not a function of one score; None when they are
 
     @property
@@ -126,6 +126,7 @@ def describe(call: Call) -> Request:
     q, k, position, layout = call.q, call.k, call.position, call.layout
     mask = layout.pair_mask
     pairs = layout.mask_rows * q.shape[2] * k.shape[2]
+    clock = () if call.clock is None else (call.clock.q, call.clock.k)
     learnable_mask, on_scores = (
         mask is not None and mask.learnable,
         {"score_scale", "bias", "content_bias", "value_bias"},
@@ -150,7 +151,7 @@ def describe(call: Call) -> Request:
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
         transforming=torch_modes.is_transforming(),
-        input_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, call.v)),
+        input_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, call.v, *clock)),
         no_score_mod=why_no_score_mod(position, layout),
     )
 
