@@ -17,10 +17,12 @@ from whence import torch_modes
 from whence.attention import ops
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request, build_rows, why_no_table
+from whence.attention.half_product import multiply_in_half
 from whence.position.base import Position, Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
 
 SCORES = 1 << 21  # scores in memory at once when rows are recomputed
+HALF = (torch.float16, torch.bfloat16)
 SCORES_ON_GPU = 1 << 24  # each kernel launch has a fixed cost, so blocks are larger
 
 
@@ -64,10 +66,16 @@ class Blockwise(Backend):
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         """The output ``[B, H, T, E]``, in at least float32."""
-        dtype = torch.promote_types(call.q.dtype, torch.float32)
-        call = replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
-        compute = compute_by_tables if why_no_table(call.position, call.layout) is None else compute_by_rows
-        return compute(call), None
+        by_tables = why_no_table(call.position, call.layout) is None
+        if by_tables or not multiplies_in_half(call.q):
+            dtype = torch.promote_types(call.q.dtype, torch.float32)
+            call = replace(call, q=call.q.to(dtype), k=call.k.to(dtype), v=call.v.to(dtype))
+        return (compute_by_tables if by_tables else compute_by_rows)(call), None
+
+
+def multiplies_in_half(q: Tensor) -> bool:
+    """Whether rows are multiplied in half precision, on tensor cores, with sums in float32."""
+    return q.is_cuda and q.dtype in HALF and not torch_modes.is_transforming()
 
 
 def compute_by_tables(call: Call) -> Tensor:
@@ -115,13 +123,22 @@ def compute_by_rows(call: Call) -> Tensor:
 
 
 def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Tensor:
-    """A block of query rows against all keys; heads of one group stay together, so keys are not repeated."""
+    """A block of query rows against all keys; heads of one group stay together, so keys are not repeated.
+
+    Tensors of half precision are multiplied in half precision with sums in float32. All else is at least float32.
+    """
     position, layout, scale, temperature = call.position, call.layout, call.scale, call.temperature
     batch, heads, count, groups = q.shape[0], q.shape[1], q.shape[2], k.shape[1]
-    folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
-    scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
+    half = q.dtype if q.dtype in HALF else None
+    if half is None:
+        folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
+        scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
+    else:
+        folded = q.reshape(batch, groups, -1, q.shape[3])
+        scores = (multiply_in_half(folded, k.transpose(-1, -2), half) * scale).view(batch, heads, count, -1)
+    dtype = scores.dtype
     visible = layout.visible(rows)
-    distance = layout.hook_distances(q.dtype, rows)
+    distance = layout.hook_distances(dtype, rows)
 
     def length_of(part: Position) -> object:
         return layout.length_of(part, rows)
@@ -130,22 +147,22 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     about: Rows | None = None
     if position.effects & {"content_bias", "value_bias"}:
         repeated = k if groups == heads else k.repeat_interleave(heads // groups, 1)
-        about = build_rows(call, q, repeated, scores, visible, rows)
+        about = build_rows(call, q.to(dtype), repeated.to(dtype), scores, visible, rows)
         term = evaluate_content_bias(position, about)
         z = z if term is None else z + term
     score_scale = evaluate(position, "score_scale", distance, heads, length_of)
     z = z if score_scale is None else z * score_scale.transpose(0, 1)
     bias = evaluate(position, "bias", distance, heads, length_of)
     z = z if bias is None else z + bias.transpose(0, 1)
-    z = z if call.clock is None else z + call.clock.bias(q.dtype, rows)
-    mask = layout.additive_mask(q.dtype, rows)
+    z = z if call.clock is None else z + call.clock.bias(dtype, rows)
+    mask = layout.additive_mask(dtype, rows)
     z = z if mask is None else z + mask
     z = (z / temperature).masked_fill(~visible, -torch.inf)
     alone = torch.isneginf(z).all(
         -1, keepdim=True
     )  # no visible key: any finite logits do, because the weights are set to 0
     z = z.masked_fill(alone, 0.0)
-    places = layout.q_positions[:, rows].to(q.dtype)[..., None]
+    places = layout.q_positions[:, rows].to(dtype)[..., None]
     sink = evaluate(position, "sink", places, heads, length_of, temperature=temperature)
     if sink is not None:
         z = torch.cat([z, (sink / temperature).transpose(0, 1).expand(batch, heads, -1, -1)], -1)
@@ -154,7 +171,8 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     weights = weights if sink is None else weights[..., :-1]
     if call.dropout > 0:
         weights = torch.nn.functional.dropout(weights, call.dropout)
-    out = (weights.reshape(batch, groups, -1, weights.shape[-1]) @ v).view(batch, heads, count, -1)
+    folded = weights.reshape(batch, groups, -1, weights.shape[-1])
+    out = (folded @ v if half is None else multiply_in_half(folded, v, half)).view(batch, heads, count, -1)
     more = None if about is None else evaluate_value_bias(position, weights, about, tuple(out.shape))
     return out if more is None else out + more
 

@@ -1,7 +1,8 @@
 """Exact tiled attention with distance tables: forward, and a backward that recomputes, with the tables' own gradients.
 
 The work is cut into tiles: a block of query rows of some heads against every key those rows can see. A tile's softmax
-is complete, so there is no running rescale; memory is linear in length. Three things make it as fast as a fused kernel on
+is complete, so there is no running rescale; memory is linear in length. Keys that padding or segments hide from all rows of a
+tile are left out. Three things make it as fast as a fused kernel on
 a CPU: logits are in units of log 2 (an exponential costs as much as a matrix product there, and exp2 a third less), tiles
 use scratch memory allocated once (fresh pages cost more than the arithmetic), and position enters as a slice of a band
 (see ``toeplitz``) in one pass over a tile.
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from whence import torch_modes
+from whence.attention.block_visibility import block_range
 from whence.attention.toeplitz import Span, band_to_table, mask_table, table_to_band
 
 LOG2E = math.log2(math.e)
@@ -56,10 +59,31 @@ class Tile:
     number: int
 
 
+def find_key_ranges(tables: Tables, block: int) -> list[list[list[int]]] | None:
+    """For each sequence and block of rows, the first key that padding and segments leave visible, and one past the last.
+
+    ``[B or 1][row blocks or 1][2]``; both are 0 where no key is left. None without padding and segments, or where values
+    cannot be read. The range of a block with several segments covers the keys of all ids between its smallest and largest.
+    """
+    real, q_ids, k_ids = tables.real, tables.q_segment_ids, tables.k_segment_ids
+    known = [x for x in (real, q_ids, k_ids) if x is not None]
+    if not known or not torch_modes.can_read_values(*known):
+        return None
+    visible = torch.ones((), dtype=torch.bool, device=known[0].device) if real is None else real[:, None, :]
+    if q_ids is not None and k_ids is not None:
+        low, high = (x[:, :, None] for x in block_range(q_ids, block))
+        visible = visible & (low <= k_ids[:, None, :]) & (k_ids[:, None, :] <= high)
+    keys, some = visible.shape[-1], visible.any(-1)
+    first = torch.where(some, visible.byte().argmax(-1), 0)
+    last = torch.where(some, keys - visible.flip(-1).byte().argmax(-1), 0)
+    ranges: list[list[list[int]]] = torch.stack([first, last], -1).tolist()
+    return ranges
+
+
 class BlockPlan:
     """How the work is cut. A tile holds some heads of one sequence, or all heads of some sequences."""
 
-    def __init__(self, q: Tensor, k: Tensor, span: Span) -> None:
+    def __init__(self, q: Tensor, k: Tensor, span: Span, tables: Tables) -> None:
         self.batch, self.heads, self.groups = q.shape[0], q.shape[1], k.shape[1]
         self.span = span
         self.block = min(BLOCK, span.queries)
@@ -70,6 +94,7 @@ class BlockPlan:
         self.group_step = max(1, min(self.groups, TILE // one))
         self.batch_step = max(1, min(self.batch, TILE // (one * self.groups)))
         self.scores = one * self.group_step * self.batch_step
+        self.key_ranges = find_key_ranges(tables, self.block)
 
     def head_groups(self) -> Iterator[slice]:
         """Key-value heads a few at a time, outermost, so that bands exist for a few heads only."""
@@ -84,9 +109,20 @@ class BlockPlan:
             for r in range(0, self.span.queries, self.block):
                 rows = slice(r, min(r + self.block, self.span.queries))
                 low, high = self.span.visible_keys(rows.start, rows.stop)
+                first, last = self.range_of_tokens(batch, r // self.block)
+                low, high = max(low, first), min(high, last)
                 number += 1
                 if high > low:
                     yield Tile(pairs, batch, rows, slice(low, high), number)
+
+    def range_of_tokens(self, batch: slice, block: int) -> tuple[int, int]:
+        """The range of keys outside which padding and segments hide every key from a block of rows of some sequences."""
+        if self.key_ranges is None:
+            return 0, self.span.keys
+        sequences = self.key_ranges if len(self.key_ranges) == 1 else self.key_ranges[batch]
+        ranges = [blocks[0 if len(blocks) == 1 else block] for blocks in sequences]
+        ranges = [pair for pair in ranges if pair[1] > pair[0]]  # the others have no visible key
+        return min((pair[0] for pair in ranges), default=0), max((pair[1] for pair in ranges), default=0)
 
 
 class Work:
@@ -94,7 +130,7 @@ class Work:
 
     def __init__(self, q: Tensor, k: Tensor, span: Span, tables: Tables, settings: Settings, buffers: int) -> None:
         self.span, self.tables, self.settings = span, tables, settings
-        self.plan = BlockPlan(q, k, span)
+        self.plan = BlockPlan(q, k, span, tables)
         self.unit = LOG2E / settings.temperature
         self.q_scale = settings.scale if tables.score_scale is not None else settings.scale * self.unit
         mask = mask_table(span, q)
