@@ -83,7 +83,7 @@ def find_key_ranges(tables: Tables, block: int) -> list[list[list[int]]] | None:
 class BlockPlan:
     """How the work is cut. A tile holds some heads of one sequence, or all heads of some sequences."""
 
-    def __init__(self, q: Tensor, k: Tensor, span: Span, tables: Tables) -> None:
+    def __init__(self, q: Tensor, k: Tensor, span: Span, tables: Tables | None = None) -> None:
         self.batch, self.heads, self.groups = q.shape[0], q.shape[1], k.shape[1]
         self.span = span
         self.block = min(BLOCK, span.queries)
@@ -94,7 +94,7 @@ class BlockPlan:
         self.group_step = max(1, min(self.groups, TILE // one))
         self.batch_step = max(1, min(self.batch, TILE // (one * self.groups)))
         self.scores = one * self.group_step * self.batch_step
-        self.key_ranges = find_key_ranges(tables, self.block)
+        self.key_ranges = None if tables is None else find_key_ranges(tables, self.block)
 
     def head_groups(self) -> Iterator[slice]:
         """Key-value heads a few at a time, outermost, so that bands exist for a few heads only."""
