@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,6 +27,7 @@ from triton.runtime.jit import JITFunction
 import whence
 from whence import records
 from whence.attention.fused import device_call, eager, packing
+from whence.attention.fused.backend import max_head_dim
 
 ROOT = Path(__file__).resolve().parent.parent
 #: bytes of shared memory that one program can have, from NVIDIA's table of compute capabilities
@@ -102,44 +105,42 @@ def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
             out.sum().backward()
 
 
+def compile_case(target: str, name: str, head_dim: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """The kernels of one mechanism, head dimension and dtype on one target."""
+    with compile_only(target) as compiled:
+        run_calls(name, head_dim, dtype)
+    case = {"target": target, "position": name, "head_dim": head_dim, "dtype": str(dtype).removeprefix("torch.")}
+    return [{**case, **row, "limit": SHARED_LIMITS[target]} for row in compiled]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", nargs="+", default=list(SHARED_LIMITS), choices=list(SHARED_LIMITS))
     parser.add_argument("--head-dims", nargs="+", type=int, default=list(HEAD_DIMS))
     parser.add_argument("--positions", nargs="+", default=list(POSITIONS), choices=list(POSITIONS))
-    parser.add_argument("--quick", action="store_true", help="One mechanism, one head dimension, bfloat16.")
+    parser.add_argument("--quick", action="store_true", help="One mechanism, one head dimension, bfloat16; no record.")
+    parser.add_argument("--jobs", type=int, default=1, help="Number of parallel processes.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "compile_targets.json")
     args = parser.parse_args()
-    cases = list(itertools.product(args.positions, args.head_dims, DTYPES))
+    cases = [
+        (target, name, head_dim, dtype)
+        for target, name, head_dim, dtype in itertools.product(args.targets, args.positions, args.head_dims, DTYPES)
+        if head_dim <= max_head_dim(divmod(int(target.removeprefix("sm_")), 10), dtype)  # the backend refuses others
+    ]
     if args.quick:
-        cases = [("epar", 64, torch.bfloat16)]
+        cases = [(target, "epar", 64, torch.bfloat16) for target in args.targets]
     rows: list[dict[str, Any]] = []
-    for target in args.targets:
-        limit = SHARED_LIMITS[target]
-        for name, head_dim, dtype in cases:
-            with compile_only(target) as compiled:
-                run_calls(name, head_dim, dtype)
-            for row in compiled:
-                rows.append(
-                    {
-                        "target": target,
-                        "position": name,
-                        "head_dim": head_dim,
-                        "dtype": str(dtype),
-                        **row,
-                        "limit": limit,
-                    }
-                )
-                fits = "" if row["shared"] <= limit else "  TOO LARGE"
-                print(
-                    f"{target} {name:18} {head_dim:4} {str(dtype)[6:]:9} {row['kernel']:24} {row['shared'] / 1024:6.1f} of {limit // 1024} KB{fits}",
-                    flush=True,
-                )
+    with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for result in pool.map(compile_case, *zip(*cases, strict=True)):
+            rows += result
+            for row in result:
+                where = f"{row['target']} {row['position']:18} {row['head_dim']:4} {row['dtype']:9} {row['kernel']:26}"
+                fits = "" if row["shared"] <= row["limit"] else "  TOO LARGE"
+                print(f"{where} {row['shared'] / 1024:6.1f} of {row['limit'] // 1024} KB{fits}", flush=True)
     environment = records.describe_environment(("torch", "triton"))
+    content = {"command": "python benchmarks/compile_targets.py", "environment": environment, "kernels": rows}
     if not args.quick:
-        records.write(
-            args.out, {"command": "python benchmarks/compile_targets.py", "environment": environment, "kernels": rows}
-        )
+        records.write(args.out, content)
     if any(row["shared"] > row["limit"] for row in rows):
         raise SystemExit(1)
 

@@ -270,10 +270,14 @@ class KVCache:
         assert self._entries is not None
         start, new = self._used, k.shape[2]
         self._used, self.seq_length = start + new, self.seq_length + new
-        stored_k, stored_v = self._entries.k, self._entries.v
-        stored_k.narrow(1, start, new).copy_(k.transpose(1, 2))
-        stored_v.narrow(1, start, new).copy_(v.transpose(1, 2))
-        return stored_k.narrow(1, 0, start + new).transpose(1, 2), stored_v.narrow(1, 0, start + new).transpose(1, 2)
+        joined = []
+        for stored, added in ((self._entries.k, k), (self._entries.v, v)):
+            (batch, _, groups, dim), (step_b, step_t, step_g, step_d) = stored.shape, stored.stride()
+            strides, begin = (step_b, step_g, step_t, step_d), stored.storage_offset()
+            # one view each: narrow and transpose would be two operators
+            stored.as_strided((batch, groups, new, dim), strides, begin + start * step_t).copy_(added)
+            joined.append(stored.as_strided((batch, groups, start + new, dim), strides, begin))
+        return joined[0], joined[1]
 
     def _plain_layout(self, arguments: Arguments, new: int) -> Layout:
         assert self._entries is not None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from whence.position.alibi import Alibi
 from whence.position.base import Position
@@ -15,8 +15,7 @@ from whence.position.power_prior import PowerPrior
 EPAR_BASIC, EPAR_ENHANCED, SLOPE, LINEAR, POWER = range(5)
 
 
-@dataclass(frozen=True)
-class ClosedForm:
+class ClosedForm(NamedTuple):
     """One mechanism as ``table_kernel`` takes it.
 
     ``tensors`` are its one to three parameters or buffers, each a scalar or ``[heads, 1]``. ``bounded``: they are the
@@ -33,7 +32,7 @@ class ClosedForm:
     @property
     def signature(self) -> tuple[object, ...]:
         """Everything but the values of the tensors."""
-        facts = tuple((x.shape, x.dtype, x.device, x.requires_grad) for x in self.tensors)
+        facts = tuple([(x.shape, x.dtype, x.device, x.requires_grad) for x in self.tensors])
         return self.family, self.bounded, self.shared, self.constant, facts
 
     @property
@@ -55,27 +54,33 @@ def closed_form(part: Position, *, slope: bool) -> ClosedForm | None:
     if type(part) is Epar:
         if part.length != "context" or not part.context:
             return None
-        if part.form == "enhanced":
-            return _build(EPAR_ENHANCED, (part.alpha, part.beta, part.gamma), part, float(part.context))
-        return _build(EPAR_BASIC, (part.alpha, part.beta), part, float(part.context))
+        enhanced = part.form == "enhanced"
+        names = ("alpha", "beta", "gamma") if enhanced else ("alpha", "beta")
+        return _build(EPAR_ENHANCED if enhanced else EPAR_BASIC, part, names, float(part.context))
     if type(part) is Alibi:
-        return _build(SLOPE if slope else LINEAR, (part.slope,), part, float(part.scale))
+        return _build(SLOPE if slope else LINEAR, part, ("slope",), float(part.scale))
     if type(part) is PowerPrior:
-        return _build(POWER, (part.alpha, part.beta), part, 0.0)
+        return _build(POWER, part, ("alpha", "beta"), 0.0)
     return None
 
 
-def _build(family: int, values: tuple[Tensor | nn.Module, ...], part: Position, constant: float) -> ClosedForm | None:
+def _build(family: int, part: Position, names: tuple[str, ...], constant: float) -> ClosedForm | None:
+    # the dictionaries of a module are read directly: its own attribute lookup would cost as much host time as a launch
+    modules, state = part.__dict__["_modules"], part.__dict__
     tensors: list[Tensor] = []
-    learnable: list[bool] = []
-    for value in values:
-        if isinstance(value, Tensor):
-            tensors.append(value)
-        elif type(value) is BoundedParameter:
-            tensors.append(value.fixed if value.raw is None else value.raw)
-            learnable.append(value.raw is not None)
+    num_learnable = num_fixed = 0
+    for name in names:
+        module = modules.get(name)
+        if module is None:
+            tensor = state["_parameters"].get(name)
+            tensors.append(state["_buffers"][name] if tensor is None else tensor)
+        elif type(module) is BoundedParameter:
+            raw = module.__dict__["_parameters"].get("raw")
+            num_learnable += raw is not None
+            num_fixed += raw is None
+            tensors.append(module.__dict__["_buffers"]["fixed"] if raw is None else raw)
         else:  # parametrized
             return None
-    if learnable.count(learnable[0]) != len(learnable):
+    if num_learnable and num_fixed:
         return None
-    return ClosedForm(family, tuple(tensors), learnable[0], part.heads is None, constant)
+    return ClosedForm(family, tuple(tensors), num_learnable > 0, part.heads is None, constant)

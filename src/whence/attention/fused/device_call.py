@@ -55,7 +55,7 @@ class DeviceCall:
         table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
         self.table = self.dummy if table is None else table
         self.table_stride = 0 if table is None else table.shape[1]
-        self._has_tma = has_tma(self.q.device)
+        self.has_tma = has_tma(self.q.device)
         self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
 
     @property
@@ -123,7 +123,7 @@ class DeviceCall:
     def describe(self, x: Tensor, rows: int, block_d: int) -> Any:
         """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call
         share, or a pointer with the strides of batch, head and row, and the dim."""
-        if not self._has_tma:
+        if not self.has_tma:
             return (x, x.stride(0), x.stride(1), x.stride(2), x.shape[3])
         key = (id(x), rows, block_d)  # the descriptor keeps x alive, so its id stays unique
         if key not in self._descriptors:

@@ -11,7 +11,6 @@ dropout: a whole sequence, or the next tokens of a preallocated cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -50,7 +49,11 @@ class EagerCall(NamedTuple):
         return None if store is None else store.get(self.key)
 
     def keep_plan(self) -> None:
-        """Build the plan of this call, for later calls of the same signature."""
+        """Build the plan of this call, for later calls of the same signature, if kernels can read its tensors in place."""
+        a = self.arguments
+        stored = a.cache.storage() if isinstance(a.cache, KVCache) else None
+        if not all(is_aligned(x) for x in (a.q, a.k, a.v, *(() if stored is None else (stored.k, stored.v)))):
+            return
         from whence.attention.fused.eager_plan import Plan
 
         state = self.arguments.position.__dict__
@@ -78,13 +81,16 @@ def describe_call(a: Arguments) -> EagerCall | None:
     q, k, v, position = a.q, a.k, a.v, a.position
     if not (type(q) is type(k) is type(v) is Tensor) or not isinstance(position, Position) or not _takes_plain(a):
         return None
-    if torch_modes.is_tracing() or torch_modes.is_transforming() or q.layout is not torch.strided or q.is_nested:
+    device, dtype = q.device, q.dtype
+    if device.type != "cuda" and not (device.type == "cpu" and fused_backend.is_interpreted()):
         return None
-    if q.device.type != "cuda" and not (q.device.type == "cpu" and fused_backend.is_interpreted()):
+    if torch_modes.is_tracing() or torch_modes.is_transforming() or "_parameters" not in position.__dict__:
         return None
-    if not _is_readable((q, k, v)) or "_parameters" not in position.__dict__:
+    if not (q.layout is k.layout is v.layout is torch.strided) or q.is_nested or k.is_nested or v.is_nested:
         return None
-    half_precision = q.dtype is torch.bfloat16 or q.dtype is torch.float16
+    if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 or q.is_neg() or k.is_neg() or v.is_neg():
+        return None
+    half_precision = dtype is torch.bfloat16 or dtype is torch.float16
     parts = position.parts
     part = parts[0]
     rotary: Any = None
@@ -96,8 +102,14 @@ def describe_call(a: Arguments) -> EagerCall | None:
     if len(parts) != (1 if rotary is None else 2):
         return None
     form = closed_form(part, slope=half_precision and a.causal)
-    if form is None or any(x.dtype is not torch.float32 or x.data_ptr() % 16 for x in form.tensors):
+    if form is None:
         return None
+    learns = torch.is_grad_enabled()
+    needs_gradient = learns and (q.requires_grad or k.requires_grad or v.requires_grad)
+    for x in form.tensors:
+        if x.dtype is not torch.float32 or x.data_ptr() % 16:
+            return None
+        needs_gradient = needs_gradient or (learns and x.requires_grad)
     if rotary is not None and (rotary.length == "sequence" or q.shape[3] % 16):
         return None
     kv_len, cache_key = k.shape[2], None
@@ -108,16 +120,14 @@ def describe_call(a: Arguments) -> EagerCall | None:
         kv_len += len(a.cache)
     if part.decays and a.skip_blocks and q.shape[2] > MAX_DECODE_QUERIES and kv_len > fused_backend.MIN_KEYS_TO_SKIP:
         return None  # skipping blocks saves more than a plan
-    tensors = (q, k, v)
-    learns = torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *form.tensors))
     key = (
-        tuple((x.shape, x.stride(), x.dtype, x.device, x.requires_grad) for x in tensors), cache_key, learns,
-        a.causal, a.window, a.scale, a.temperature, a.skip_blocks, a.backend, form.signature,
-        (type(part), part.heads, part.causal_only, part.length, part.context, rotary_key(rotary)),
-        None if half_precision else torch.backends.cuda.matmul.fp32_precision,
+        q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), dtype, k.dtype, v.dtype, device, k.device, v.device,
+        q.requires_grad, k.requires_grad, v.requires_grad, cache_key, needs_gradient, a.causal, a.window, a.scale,
+        a.temperature, a.skip_blocks, a.backend, form.signature, type(part), part.heads, part.causal_only, part.length,
+        part.context, rotary_key(rotary), None if half_precision else torch.backends.cuda.matmul.fp32_precision,
         tuple(backends.BACKENDS.values()),
     )  # fmt: skip
-    return EagerCall(key, form, rotary, a, learns)
+    return EagerCall(key, form, rotary, a, needs_gradient)
 
 
 def rotary_key(rotary: Rotary | None) -> tuple[Any, ...] | None:
@@ -141,11 +151,6 @@ def _takes_plain(a: Arguments) -> bool:
     )  # fmt: skip
 
 
-def _is_readable(tensors: Iterable[Tensor]) -> bool:
-    """Whether kernels read the tensors in place."""
-    return all(x.ndim == 4 and x.layout is torch.strided and not x.is_neg() and is_aligned(x) for x in tensors)
-
-
 def _cache_key(a: Arguments) -> tuple[Any, ...] | None:
     """The facts of a cache that takes plain tokens; None for every other one."""
     cache = a.cache
@@ -154,5 +159,7 @@ def _cache_key(a: Arguments) -> tuple[Any, ...] | None:
     entries, used = cache.storage(), len(cache) + a.k.shape[2]
     if entries is None or cache.capacity is None or used > cache.capacity:
         return None
-    stored = tuple((x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) for x in (entries.k, entries.v))
-    return cache.window, stored, a.window is not None and a.window <= used
+    k, v = entries.k, entries.v
+    if (k.data_ptr() | v.data_ptr()) % 16:
+        return None
+    return k.shape, k.stride(), v.shape, v.stride(), k.dtype, v.dtype, k.device, v.device

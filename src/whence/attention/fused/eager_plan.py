@@ -6,7 +6,7 @@ A plan launches the kernels of the ``triton`` backend and those of ``table_kerne
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,6 +42,17 @@ if TYPE_CHECKING:
 #: pairs of query and key up to which the host is slower than the device; TMA descriptors, which cost host time, pay off above
 FEW_PAIRS = 2**26
 Saved = tuple[Tensor, ...]
+
+
+class Extent(NamedTuple):
+    """The numbers of a call that its number of keys decides. ``stride``: entries of the table with padding, per head."""
+
+    kv_len: int
+    offset: int  # the position of the first query minus that of the first key
+    first_distance: int
+    entries: int
+    stride: int
+    window: int | None
 
 
 class Plan:
@@ -84,7 +95,23 @@ class Plan:
         self.parameter_gradients = self._launch(parameter_gradient_kernel, {**family, "ROWS": SUM_ROWS})
         self.few_queries = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= 128
         self.max_splits = max_splits(self.device, self.batch, self.kv_heads)
+        count = form.num_derivatives if self.learns else 0
+        has_decay = form.has_score_scale and self.half_precision and self.causal
+        self.has_decay, self.num_derivatives = has_decay, count
+        sizes = (self.max_block_d, self.element_size)
+        rows = max(16, next_power_of_two(self.q_len * self.group_size))
+        self.decode_tile = tile_configs.decode_config(rows, *sizes)
+        self.forward_tile = tile_configs.forward_config(*sizes, not self.has_slope, self.q_len)
+        self.dq_tile = tile_configs.dq_config(*sizes, count, 0, self.has_tma)
+        self.dkdv_tile = tile_configs.dkdv_config(*sizes, form.has_score_scale, has_decay, self.has_slope, False)
+        self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
+
+    def _extent(self, kv_len: int, offset: int) -> Extent:
+        first, end = distance_range(offset, self.causal, self.window, self.q_len, kv_len)
+        window = effective_window(offset, self.window, self.q_len, kv_len)
+        entries = 0 if self.has_slope else end - first
+        return Extent(kv_len, offset, first, entries, entries + 2 * TABLE_PADDING if entries else 0, window)
 
     def _launch(self, kernel: Any, constants: dict[str, Any], options: dict[str, Any] | None = None) -> DirectLaunch:
         return DirectLaunch(kernel, constants, options or {}, self.device)
@@ -97,20 +124,19 @@ class Plan:
         return self._run(q, k, v, tensors, offset)
 
     def _run(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], offset: int) -> Tensor:
+        extent = self._extent(k.shape[2], offset) if self._whole is None else self._whole
         if self.needs_gradient:
-            return PlannedAttention.apply(self, offset, q, k, v, *tensors)
-        return self.forward(q, k, v, tensors, offset)[0]
+            return PlannedAttention.apply(self, extent, q, k, v, *tensors)
+        return self.forward(q, k, v, tensors, extent)[0]
 
     # --- forward -------------------------------------------------------------------------------------------------------
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], offset: int) -> Saved:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent) -> Saved:
         """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
-        form, heads, device, kv_len = self.form, self.heads, self.device, k.shape[2]
+        form, heads, device = self.form, self.heads, self.device
+        kv_len, offset, first, entries, stride, window = extent
         if self.rotation is not None:
             q, k = self.rotation.rotate(q, k, offset)
-        first, end = distance_range(offset, self.causal, self.window, self.q_len, kv_len)
-        entries = 0 if self.has_slope else end - first
-        stride = 0 if self.has_slope else entries + 2 * TABLE_PADDING
         float32 = torch.float32
         head_values = torch.empty((heads, 1 if self.has_slope else 3), dtype=float32, device=device)
         table = derivatives = head_values
@@ -126,11 +152,10 @@ class Plan:
         planes = 2 if form.has_bias else 1
         lse = torch.empty((planes, self.batch, heads, self.lse_stride), dtype=float32, device=device)
         out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
-        window = effective_window(offset, self.window, self.q_len, kv_len)
         if self.few_queries:
-            self._decode(q, k, v, out, lse, table, head_values, kv_len, offset, first, window, stride)
+            self._decode(q, k, v, out, lse, table, head_values, extent)
         else:
-            tile = tile_configs.forward_config(self.max_block_d, self.element_size, not self.has_slope, self.q_len)
+            tile = self.forward_tile
             if self.needs_gradient and self._needs_filled_lse(tile.block_m):
                 lse.fill_(torch.inf)
             self._tiled(
@@ -146,11 +171,10 @@ class Plan:
         return out, q, k, lse, table, derivatives, head_values
 
     def _decode(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, kv_len: int,
-        offset: int, first: int, window: int | None, stride: int,
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, extent: Extent
     ) -> None:  # fmt: skip
-        rows = max(16, next_power_of_two(self.q_len * self.group_size))
-        tile = tile_configs.decode_config(rows, self.max_block_d, self.element_size)
+        kv_len, offset, first, _, stride, window = extent
+        tile = self.decode_tile
         splits = split_keys(self.q_len, kv_len, offset, self.causal, window, tile.block_n, self.max_splits)
         shape = (self.batch, self.heads, self.q_len, splits.count)
         partial_out = torch.empty((*shape, self.block_dv), dtype=torch.float32, device=self.device)
@@ -179,32 +203,29 @@ class Plan:
     def _needs_filled_lse(self, written: int) -> bool:
         """Whether a backward kernel reads rows of the log-sum-exp that a forward kernel of these blocks does not write."""
         covered = ceil_div(self.q_len, written) * written
-        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in (self._dq_tile(), self._dkdv_tile()))
+        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in (self.dq_tile, self.dkdv_tile))
 
     # --- backward ------------------------------------------------------------------------------------------------------
 
     def backward(
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor,
-        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], offset: int,
+        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         """The gradients of q, k, v and of the tensors of the form."""
-        form, heads, kv_len = self.form, self.heads, k.shape[2]
+        form, heads, count = self.form, self.heads, self.num_derivatives
+        kv_len, offset, first, _, stride, window = extent
         grad_out = align(grad_out)
-        first, _ = distance_range(offset, self.causal, self.window, self.q_len, kv_len)
-        window = effective_window(offset, self.window, self.q_len, kv_len)
-        stride = 0 if self.has_slope else table.shape[1]
         strides = grad_out.stride()
         if form.has_bias:
             grad_out = self._scale_rows(grad_out, lse)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         delta = torch.empty((self.batch, heads, self.lse_stride), dtype=torch.float32, device=self.device)
-        tile, learns = self._dq_tile(), self.learns
+        tile, learns = self.dq_tile, self.learns
         blocks = ceil_div(self.q_len, tile.block_m)
         sums = delta
         if learns:
             sums = torch.empty((self.batch, heads, blocks, NUM_SLOTS), dtype=torch.float32, device=self.device)
         sizes = (self.batch, heads, self.q_len, self.lse_stride, kv_len, offset, first, window or 0, stride)
-        count = form.num_derivatives if learns else 0
         facts = (window is not None, strides)
         self._tiled(
             ("dq", *facts), backward_dq_kernel, tile,
@@ -221,12 +242,12 @@ class Plan:
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, delta, sums, head_values, delta,
             delta, delta, delta, *sizes, 0, self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
-        tile = self._dkdv_tile()
+        tile = self.dkdv_tile
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
         self._tiled(
             ("dkdv", *facts), backward_dkdv_kernel, tile,
             lambda: {
-                "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "HAS_DECAY": self._has_decay,
+                "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "HAS_DECAY": self.has_decay,
                 "SPLIT_SLOPE_BITS": split_slope,
             },
         )(
@@ -265,19 +286,6 @@ class Plan:
 
     # --- tiles ---------------------------------------------------------------------------------------------------------
 
-    @property
-    def _has_decay(self) -> bool:
-        return self.form.has_score_scale and self.half_precision and self.causal
-
-    def _dq_tile(self) -> tile_configs.TileConfig:
-        count = self.form.num_derivatives if self.learns else 0
-        return tile_configs.dq_config(self.max_block_d, self.element_size, count, 0)
-
-    def _dkdv_tile(self) -> tile_configs.TileConfig:
-        return tile_configs.dkdv_config(
-            self.max_block_d, self.element_size, self.form.has_score_scale, self._has_decay, self.has_slope, False
-        )
-
     def _tiled(self, key: tuple[Any, ...], kernel: Any, tile: tile_configs.TileConfig, constants: Any) -> DirectLaunch:
         """The launch of a kernel with the flags of this plan and its own constants, which are built once per key."""
         launch = self._launches.get(key)
@@ -299,19 +307,27 @@ class PlannedAttention(torch.autograd.Function):
     """A planned call inside autograd. A second derivative raises an error."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, offset: int, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
-        out, q, k, lse, table, derivatives, head_values = plan.forward(q, k, v, tensors, offset)
+    def forward(ctx: Any, plan: Plan, extent: Extent, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
+        out, q, k, lse, table, derivatives, head_values = plan.forward(q, k, v, tensors, extent)
         ctx.save_for_backward(q, k, v, out, lse, table, derivatives, head_values, *tensors)
-        ctx.plan, ctx.offset = plan, offset
+        ctx.plan, ctx.extent = plan, extent
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
-        q, k, v, out, lse, table, derivatives, head_values, *tensors = ctx.saved_tensors
-        plan: Plan = ctx.plan
-        return (
-            None,
-            None,
-            *plan.backward(grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.offset),
-        )
+        if torch.is_grad_enabled():  # create_graph=True
+            return _backward_once(ctx, grad_out)
+        return _backward(ctx, grad_out)
+
+
+def _backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
+    q, k, v, out, lse, table, derivatives, head_values, *tensors = ctx.saved_tensors
+    plan: Plan = ctx.plan
+    return (
+        None,
+        None,
+        *plan.backward(grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.extent),
+    )
+
+
+_backward_once = once_differentiable(_backward)

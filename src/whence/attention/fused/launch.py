@@ -135,7 +135,7 @@ def backward_dq(
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """dq, delta, each program's sums for the parameters, and the dense table sums per sequence and head."""
     tile = tile_configs.dq_config(
-        call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense)
+        call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense), call.has_tma
     )
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)

@@ -51,13 +51,16 @@ def dkdv_config(
     return TileConfig(32, 64, 4, 3) if small else TileConfig(64, 64, 4, 3, 168)
 
 
-def dq_config(head_dim: int, element_size: int, num_derivatives: int, num_dense: int) -> TileConfig:
+def dq_config(
+    head_dim: int, element_size: int, num_derivatives: int, num_dense: int, has_tma: bool = True
+) -> TileConfig:
+    """Without TMA, the largest tile would exceed the shared memory of compute capability 8.6 and 8.9."""
     if element_size == 4:
         return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
         return TileConfig(64, 32, 8, 2)
     if head_dim > 64:
-        return TileConfig(64, 64, 4, 2) if num_dense or num_derivatives else TileConfig(128, 64, 8, 3)
+        return TileConfig(64, 64, 4, 2) if num_dense or num_derivatives or not has_tma else TileConfig(128, 64, 8, 3)
     if num_dense == 1:
         return TileConfig(64, 64, 4, 2, 168)
     return TileConfig(64, 64, 4, 3, 168) if num_derivatives else TileConfig(64, 64, 4, 3)
