@@ -240,6 +240,21 @@ def test_a_source_hash_that_is_not_the_commits_is_a_warning() -> None:
     assert "the sources are those of aaaaaaaaaaaa with src/b.py of cccccccccccc" in Document(page(data)).text
 
 
+def test_the_interval_of_a_percentage_and_a_table_of_texts() -> None:
+    data = findings()
+    study = data["studies"][0]
+    for summary in (
+        study["comparison"]["baseline_summary"],
+        *(a["summary"] for a in study["comparison"]["arms"].values()),
+    ):
+        summary["interval"] |= {"low": -587.0, "high": 687.0}
+    rows = [["source", "Ann left."], [ARMS[0], "Ann."], ["source", "Bo left."]]
+    study["panels"] = [{"kind": "table", "title": "Summaries", "head": ["", "text"], "rows": rows, "note": "First pairs.", "text": True, "group": "source"}]  # fmt: skip
+    html_text = page(data)
+    assert "587" not in Document(html_text).text and re.search(r">0(\.0+)? to 100(\.0+)?<", html_text)
+    assert html_text.count("<tr class=first><th") >= 2 and "<td class=text>Bo left.</td>" in html_text
+
+
 def test_layers_and_heads_are_counted_from_one() -> None:
     html_text = page(findings())
     for choice in ("layer", "head"):

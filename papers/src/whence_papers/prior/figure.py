@@ -107,7 +107,7 @@ def _draw_lengths(axes: Axes, runs: Sequence[Mapping[str, Any]], style: SeriesSt
 
 def _draw_parameter(axes: Axes, name: str, run: Mapping[str, Any], style: SeriesStyle, shift: float) -> None:
     layers = run["notes"]["prior"]
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(layers, 1):
         values = [abs(value) for value in layer[name]]
         axes.plot([number + shift] * len(values), values, linestyle="none", **style.points(3.5))
-    axes.set_xticks(range(0, len(layers), max(1, len(layers) // 9)))
+    axes.set_xticks(range(1, len(layers) + 1, max(1, len(layers) // 9)))

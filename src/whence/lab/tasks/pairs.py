@@ -267,7 +267,8 @@ class PairsTask(Task):
         )
         title, done = ("Summaries", "summarized") if summarized else ("Translations", "translated")
         note = f"The first pairs of the deciding split, {done} by the first seed of each arm."
-        return [{"kind": "table", "title": title, "head": ["", "text"], "rows": rows, "note": note}]
+        table = {"kind": "table", "title": title, "head": ["", "text"], "rows": rows, "note": note}
+        return [table | {"text": True, "group": "source"}]
 
     def baselines(self) -> dict[str, Any]:
         """Models of the target alone: an arm that does not beat the bigram model does not use the source."""

@@ -27,7 +27,7 @@ HALF_CHAR = 3.6  # half the width of a character of a tick label
 MIN_LOG_RATIO = 8.0  # perplexities that differ by more than this factor have a log axis
 
 FOREST_WIDTH, FOREST_ROW, FOREST_TOP, FOREST_BOTTOM, FOREST_LEFT, FOREST_RIGHT = 360, 20, 24, 26, 112, 14
-MAX_FOREST_CHARS = 15
+MIN_FOREST_CHARS, MAX_FOREST_CHARS, CHAR = 15, 19, 7.2  # characters of a name, and the width of one
 MAX_WIDTH_RATIO = 2.0  # to the median width: an interval that reaches further beyond the differences is cut off
 
 
@@ -83,7 +83,7 @@ def _seed_axis(values: list[float], ends: list[float], units: Units) -> tuple[Sc
     ends = [min(max(value, low - extent / 2), high + extent / 2) for value in ends]
     if units.is_log and low > 0 and high > MIN_LOG_RATIO * low:
         return log_scale([value for value in [*values, *ends] if value > 0], start, end), " (log scale)"
-    if units.label.endswith("(%)"):  # a percentage is within 0 to 100, even if its t-interval is not
+    if units.is_percent:  # a percentage is within 0 to 100, even if its t-interval is not
         ends = [min(max(value, 0.0), 100.0) for value in ends]
     return linear_scale([*values, *ends], start, end), ""
 
@@ -159,7 +159,9 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
     margin = comparison["margin"]
     margins = [] if margin is None else [-margin * factor, margin * factor]
     near = near_values(levels, split, differences) + choose_near(margins, differences)
-    x = _difference_axis([arm for _, arm in arms], factor, near)
+    longest = min(max((len(name) for name, _ in arms), default=0), MAX_FOREST_CHARS)
+    left = FOREST_LEFT + CHAR * max(0, longest - MIN_FOREST_CHARS)
+    x = _difference_axis([arm for _, arm in arms], factor, near, left)
     levels = [line for line in levels if x.contains(line.values[split])]
     bottom, zero = FOREST_TOP + FOREST_ROW * len(arms), x(0)
     parts = [
@@ -186,7 +188,7 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
     return svg_element("".join(parts), description, FOREST_WIDTH, bottom + FOREST_BOTTOM + LABEL_ROW * len(levels))
 
 
-def _difference_axis(arms: list[dict[str, Any]], factor: float, levels: list[float]) -> Scale:
+def _difference_axis(arms: list[dict[str, Any]], factor: float, levels: list[float], left: float) -> Scale:
     """Zero, all differences, ``levels`` and the intervals. One that is far wider than the others is cut off and ends in an arrow."""
     differences = [0.0, *(arm["difference"] * factor for arm in arms), *levels]
     found = [arm["corrected_interval"] for arm in arms if _is_finite(arm["corrected_interval"])]
@@ -195,7 +197,7 @@ def _difference_axis(arms: list[dict[str, Any]], factor: float, levels: list[flo
     beyond = max(max(differences) - min(differences), MAX_WIDTH_RATIO * statistics.median_low(widths or [1.0]))
     low, high = min(differences) - beyond, max(differences) + beyond
     ends = [min(max(end, low), high) for interval in intervals for end in interval]
-    return linear_scale([*differences, *ends], FOREST_LEFT, FOREST_WIDTH - FOREST_RIGHT, max_ticks=5)
+    return linear_scale([*differences, *ends], left, FOREST_WIDTH - FOREST_RIGHT, max_ticks=5)
 
 
 def _direction_labels(study: dict[str, Any], x: Scale) -> str:

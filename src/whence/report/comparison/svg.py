@@ -67,6 +67,8 @@ def log_scale(values: Iterable[float], start: float, end: float, *, max_ticks: i
 
     >>> [text for _, text in log_scale([12.0, 900.0], 0, 100).ticks]
     ['20', '50', '100', '200', '500']
+    >>> [text for _, text in log_scale([487.0, 505.0], 0, 100).ticks]
+    ['460', '480', '500', '520']
     """
     low, high = _value_range(value for value in values if value > 0)
     low, high = (low / 1.06, high * 1.06) if low > 0 else (0.5, 2.0)
@@ -77,6 +79,8 @@ def log_scale(values: Iterable[float], start: float, end: float, *, max_ticks: i
         ticks = [value for value in ticks if low <= value <= high]
         if len(ticks) <= max_ticks:
             break
+    if len(ticks) < 2:  # values that are close together
+        ticks = [value for value, _ in linear_scale([low, high], start, end).ticks if low <= value <= high]
     ticks = ticks[:: math.ceil(len(ticks) / max_ticks)] if ticks else []
     return Scale(math.log, low, high, start, end, _label_ticks(ticks))
 

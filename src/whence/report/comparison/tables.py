@@ -59,7 +59,7 @@ def _results_row(
     values, kind = values_of(study, name, study["split"], units.value_factor), ""
     first = format_number(mean(values.values()), decimals) if values else _state_without_value(arm)
     interval = (arm.get("summary") or {}).get("interval")
-    cells = [first, format_interval(_scale_interval(interval, units.value_factor), decimals), str(len(values))]
+    cells = [first, format_interval(_mean_interval(interval, units.value_factor, units), decimals), str(len(values))]
     if comparison:
         cells = [first, *_comparison_cells(name, comparison, units)]
         kind = comparison["arms"][name]["kind"] if name in comparison["arms"] else ""
@@ -85,13 +85,13 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
     factor, decimals = units.comparison_factor, units.decimals
     if name == comparison["baseline"]:
         own = comparison["baseline_summary"]
-        interval = format_interval(_scale_interval(own["interval"], factor), decimals)
+        interval = format_interval(_mean_interval(own["interval"], factor, units), decimals)
         return [interval, "baseline", *[NO_VALUE] * 3, str(own["n"]), NO_VALUE]
     result = comparison["arms"].get(name)
     if result is None:
         return [NO_VALUE] * 7
     return [
-        format_interval(_scale_interval(result["summary"]["interval"], factor), decimals),
+        format_interval(_mean_interval(result["summary"]["interval"], factor, units), decimals),
         format_signed(result["difference"] * factor, decimals),
         format_interval(_scale_interval(result["corrected_interval"], factor), decimals),
         NO_VALUE if result["corrected_p"] is None else format_p(result["corrected_p"]),
@@ -229,17 +229,24 @@ def _parameter_cell(text: Any, before: Any) -> str:
 
 
 def panel_table(panel: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
-    """A table that the task supplies: a header, and rows that begin with the name of an arm or of an untrained rule."""
+    """A table that the task supplies: a header, and rows that begin with the name of an arm or of an untrained rule.
+
+    With ``text`` the cells are texts, not numbers. ``group`` is the name of the rows that begin a group.
+    """
+    texts, group = panel.get("text", False), panel.get("group")
     head = "".join(
-        f'<th scope="col"{"" if index else " class=text"}>{html.escape(name)}</th>'
+        f'<th scope="col"{"" if index and not texts else " class=text"}>{html.escape(name)}</th>'
         for index, name in enumerate(panel["head"])
     )
     rows = []
     for name, *cells in panel["rows"]:
         swatch = styles[name].swatch() if name in styles else ""  # an untrained rule has no style
         label = f'<th scope="row" class="text">{swatch}<span class="armname">{html.escape(name)}</span></th>'
-        rows.append(f"<tr>{label}{''.join(f'<td class=n>{html.escape(cell)}</td>' for cell in cells)}</tr>")
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        own = "".join(f"<td class={'text' if texts else 'n'}>{html.escape(cell)}</td>" for cell in cells)
+        rows.append(f"<tr{' class=first' if name == group else ''}>{label}{own}</tr>")
+    table = (
+        f"<table{' class=texts' if texts else ''}><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
     # the note is outside the table: on a phone a caption would scroll with it
     note = f'<p class="small">{html.escape(panel["note"])}</p>'
     return f"<h3>{html.escape(panel['title'])}</h3>{note}{scrollable(table, panel['title'])}"
@@ -249,6 +256,14 @@ def _scale_interval(interval: dict[str, Any] | None, factor: float) -> dict[str,
     if interval is None:
         return None
     return {**interval, "low": interval["low"] * factor, "high": interval["high"] * factor}
+
+
+def _mean_interval(interval: dict[str, Any] | None, factor: float, units: Units) -> dict[str, Any] | None:
+    """The interval of a mean. That of a percentage ends at 0 and 100: the t-interval of two seeds can go far beyond."""
+    scaled = _scale_interval(interval, factor)
+    if scaled is None or not units.is_percent:
+        return scaled
+    return {**scaled, "low": max(scaled["low"], 0.0), "high": min(scaled["high"], 100.0)}
 
 
 def _interval_header(study: dict[str, Any]) -> str:

@@ -52,6 +52,10 @@ class Units:
     decimals: int
 
     @property
+    def is_percent(self) -> bool:
+        return self.label.endswith("(%)")
+
+    @property
     def axis_label(self) -> str:
         return f"{self.label}{', log scale' if self.is_log else ''}"
 
