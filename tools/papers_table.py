@@ -16,6 +16,9 @@ from typing import Any
 
 from papers_pages import source_page
 from record_facts import provenance_table
+from whence.bench.findings import collect_findings as collect_bench
+from whence.records import find_folders
+from whence.report.bench.sentences import format_score, name_metric, name_task
 from whence_papers import FOLDER
 from whence_papers.epar import experiments as epar
 from whence_papers.ledger import LedgerFolders
@@ -121,9 +124,27 @@ def headlines() -> str:
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 
 
+def benchmarks() -> str:
+    """Scores of pretrained models, one row for each task of each folder of ``whence bench``."""
+    head = ("model", "task", "items", "scores (95% interval)", "command")
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for folder in find_folders(FOLDER / "results" / "bench", "bench.json"):
+        found = collect_bench(folder)
+        for task in found["tasks"]:
+            scores = "; ".join(f"{name_metric(one['metric'])} {format_score(one)}" for one in task["metrics"])
+            cells = (found["name"], name_task(task), str(task["items"]), scores, f"`{found['command']}`")
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def render(text: str, found: dict[str, Any], studies: dict[str, str]) -> str:
     """The README with its generated parts replaced."""
-    parts = {"overview": overview(found), "experiments": experiments(studies), "headlines": headlines()}
+    parts = {
+        "overview": overview(found),
+        "experiments": experiments(studies),
+        "headlines": headlines(),
+        "benchmarks": benchmarks(),
+    }
     parts |= {one["name"]: table(one, studies) for one in found["sources"]}
     for name, part in parts.items():
         text = replace_part(text, name, part)
