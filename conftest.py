@@ -113,12 +113,17 @@ def interpreted(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def pointer_loads(monkeypatch):
-    """With WHENCE_POINTER_LOADS=1, every test of the fused kernels loads tiles by pointers, as on GPUs without TMA."""
+def kernel_modes(monkeypatch):
+    """WHENCE_POINTER_LOADS=1: every test of the fused kernels loads tiles by pointers, as on GPUs without TMA.
+    WHENCE_EAGER_PLANS=1: eager calls follow launch plans where they can."""
     if os.environ.get("WHENCE_POINTER_LOADS") == "1":
         from whence.attention.fused import device_call
 
         monkeypatch.setattr(device_call, "has_tma", lambda device: False)
+    if os.environ.get("WHENCE_EAGER_PLANS") == "1":
+        from whence.attention.fused import eager
+
+        monkeypatch.setattr(eager, "ENABLED", True)
 
 
 @pytest.fixture

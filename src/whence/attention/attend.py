@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, overload
 
+import torch
 from torch import Tensor
 
 from whence.attention import blockwise, flex, reference, sdpa  # noqa: F401  each registers its backend
@@ -154,7 +155,8 @@ def attend(
 
 def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
     """The output, and the weights if ``return_weights`` is True, in the dtype of q."""
-    eager_call = eager.describe_call(arguments) if eager.ENABLED else None
+    use_plans = eager.ENABLED and not torch.compiler.is_compiling()
+    eager_call = eager.describe_call(arguments) if use_plans else None
     if eager_call is not None and (plan := eager_call.find_plan()) is not None:
         return eager_call.run(plan), None
     require_backend_name("attend", arguments.backend)
@@ -163,8 +165,8 @@ def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
     try:
         call = prepare(arguments)
         backend, _ = choose(describe(call), arguments.backend)
-        if eager_call is not None and backend.name == "triton":
-            eager_call.keep_plan()
+        if eager_call is not None and backend.name == "triton" and (plan := eager_call.keep_plan()) is not None:
+            return eager_call.run_prepared(plan), None
         with without_autocast(call.q):  # backends compute in at least float32
             out, weights = require_result(backend, backend.run(call), call)
         inputs = (arguments.q, arguments.k, call.v)

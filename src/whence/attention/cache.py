@@ -270,14 +270,14 @@ class KVCache:
         assert self._entries is not None
         start, new = self._used, k.shape[2]
         self._used, self.seq_length = start + new, self.seq_length + new
-        joined = []
         for stored, added in ((self._entries.k, k), (self._entries.v, v)):
-            (batch, _, groups, dim), (step_b, step_t, step_g, step_d) = stored.shape, stored.stride()
-            strides, begin = (step_b, step_g, step_t, step_d), stored.storage_offset()
-            # one view each: narrow and transpose would be two operators
-            stored.as_strided((batch, groups, new, dim), strides, begin + start * step_t).copy_(added)
-            joined.append(stored.as_strided((batch, groups, start + new, dim), strides, begin))
-        return joined[0], joined[1]
+            heads_first(stored, start, new).copy_(added)
+        return self.plain_tokens()
+
+    def plain_tokens(self) -> tuple[Tensor, Tensor]:
+        """All keys and values, ``[B, G, S, D]`` and ``[B, G, S, E]``, without copies."""
+        assert self._entries is not None
+        return heads_first(self._entries.k, 0, self._used), heads_first(self._entries.v, 0, self._used)
 
     def _plain_layout(self, arguments: Arguments, new: int) -> Layout:
         assert self._entries is not None
@@ -405,3 +405,10 @@ class KVCache:
             return False
         batch = self._entries.segment_ids.shape[0]
         return is_interrupted(torch.cat([self._entries.segment_ids[:, : self._used], segments.expand(batch, -1)], 1))
+
+
+def heads_first(stored: Tensor, start: int, count: int) -> Tensor:
+    """Some tokens of a store ``[B, S, G, D]`` as ``[B, G, count, D]``: one view, where narrow and transpose would be two."""
+    (batch, _, groups, dim), (step_b, step_t, step_g, step_d) = stored.shape, stored.stride()
+    strides = (step_b, step_g, step_t, step_d)
+    return stored.as_strided((batch, groups, count, dim), strides, stored.storage_offset() + start * step_t)

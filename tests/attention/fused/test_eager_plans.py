@@ -80,11 +80,12 @@ def test_planned_calls_equal_the_reference(plans, monkeypatch, mechanism, mask, 
     position = perturb(MECHANISMS[mechanism](shape[1]))
     *tensors, grad_out = random_inputs(*shape, dtype=dtype)
     options = masks(mask, shape[0], shape[3], shape[4]) | {"skip_blocks": False}
-    run(position, tensors, grad_out, options, backend="triton")  # validates, and keeps the plan
-    assert not plans
-    check_against_reference(position, tensors, grad_out, options)
+    first = check_against_reference(position, tensors, grad_out, options)
     assert plans.count("table_kernel") == 1
     assert len(plans) <= 12
+    if shape is FEW:  # later calls, which are not validated again
+        for x, y in zip(run(position, tensors, grad_out, options, backend="triton"), first, strict=True):
+            assert torch.equal(x, y)
 
 
 def planned(position, *tensors, **options):
@@ -95,9 +96,7 @@ def test_launches_of_forward_backward_and_decode(plans):
     # a GPU test counts them with torch.profiler
     position = Epar(2, context=40, learnable=True)
     q, k, v, grad_out = (x.requires_grad_() for x in random_inputs(1, 2, 2, 16, 16, 16, 16))
-    for _ in range(2):
-        del plans[:]
-        out = planned(position, q, k, v)
+    out = planned(position, q, k, v)
     assert plans == ["table_kernel", "split_k_kernel", "combine_kernel"]
     out.backward(grad_out)
     assert plans[3:] == ["backward_dq_kernel", "backward_dkdv_kernel", "parameter_gradient_kernel"]
@@ -114,7 +113,7 @@ def test_cached_steps_equal_one_pass(plans, make):
         pieces = zip(*(x.split([20, 1, 1, 1, 2, 2], 2) for x in (q, k, v)), strict=True)
         steps = torch.cat([planned(position, *piece, cache=cache) for piece in pieces], 2)
     assert len(cache) == 27
-    assert plans.count("split_k_kernel") == 3  # the first step of each size is validated
+    assert plans.count("split_k_kernel") == 5  # the first chunk finds an empty cache
     torch.testing.assert_close(steps, whole)
 
 

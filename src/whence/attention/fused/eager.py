@@ -1,8 +1,8 @@
 """Eager calls with little host time: what a call needs is worked out once per signature and kept with the position.
 
-The first call of a signature is validated and run as every other call. If the ``triton`` backend ran it and a plan covers
-it, the plan is kept in the position. Later calls of the same signature find the plan by its key and launch the kernels. The
-key holds every fact that validation and the choice of a backend read, except values of tensors, so a plan never skips
+The first call of a signature is validated as every other call. If the ``triton`` backend is chosen and a plan covers it, the
+plan runs it and is kept in the position. Later calls of the same signature find the plan by its key and launch the same
+kernels. The key holds every fact that validation and the choice of a backend read, except values of tensors, so a plan never skips
 a check that could fail.
 
 Plans cover EPAR, ALiBi and the power prior, alone or beside rotary, without padding, segments, masks, explicit positions and
@@ -48,32 +48,40 @@ class EagerCall(NamedTuple):
         store: dict[Any, Plan] | None = self.arguments.position.__dict__.get(ATTRIBUTE)
         return None if store is None else store.get(self.key)
 
-    def keep_plan(self) -> None:
-        """Build the plan of this call, for later calls of the same signature, if kernels can read its tensors in place."""
+    def keep_plan(self) -> Plan | None:
+        """Build and keep the plan of this call; None if kernels cannot read its tensors in place."""
+        from whence.attention.fused.eager_plan import Plan
+
         a = self.arguments
         stored = a.cache.storage() if isinstance(a.cache, KVCache) else None
         if not all(is_aligned(x) for x in (a.q, a.k, a.v, *(() if stored is None else (stored.k, stored.v)))):
-            return
-        from whence.attention.fused.eager_plan import Plan
-
-        state = self.arguments.position.__dict__
-        store = state.setdefault(ATTRIBUTE, {})
+            return None
+        store = a.position.__dict__.setdefault(ATTRIBUTE, {})
         if len(store) >= MAX_PLANS:
             store.clear()
-        store[self.key] = Plan(self)
+        plan = store[self.key] = Plan(self)
+        return plan
 
     def run(self, plan: Plan) -> Tensor:
+        """The output of a call that was not validated, because another one of its signature was."""
         a = self.arguments
         if not isinstance(a.cache, KVCache):
             return plan.run(a.q, a.k, a.v, self.form.tensors, 0)
-        state = a.cache.state()
-        offset = len(a.cache)
+        state, offset = a.cache.state(), len(a.cache)
         k, v = a.cache.append_plain(a.k, a.v)
         try:
             return plan.run(a.q, k, v, self.form.tensors, offset)
         except Exception:
             a.cache.undo(state)  # a call that raises leaves no tokens behind
             raise
+
+    def run_prepared(self, plan: Plan) -> Tensor:
+        """The output of a call whose tokens are in the cache already: the first of its signature."""
+        a = self.arguments
+        if not isinstance(a.cache, KVCache):
+            return plan.run(a.q, a.k, a.v, self.form.tensors, 0)
+        k, v = a.cache.plain_tokens()
+        return plan.run(a.q, k, v, self.form.tensors, len(a.cache) - a.k.shape[2])
 
 
 def describe_call(a: Arguments) -> EagerCall | None:
