@@ -197,7 +197,7 @@ def runs(backend, effects, weights=False):
 
 
 HERE = [name for name in BACKENDS if name not in ("triton", "flex")]  # these have tests of their own
-ANY_EFFECTS = [c for n in range(len(HOOKS) + 1) for c in itertools.combinations(HOOKS, n)]
+ANY_EFFECTS = [c for n in (0, 1, 2, 3, len(HOOKS)) for c in itertools.combinations(HOOKS, n)]
 
 
 @pytest.mark.parametrize("backend", HERE)

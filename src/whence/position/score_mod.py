@@ -17,7 +17,7 @@ ScoreModFunction = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def from_score_mod(fn: ScoreModFunction, *, heads: int | None = None) -> Position:
-    """A FlexAttention ``score_mod`` as a Position, to run on ``reference`` and ``blockwise`` and to check.
+    """A FlexAttention ``score_mod`` as a Position, to run on ``reference``, ``blockwise`` and ``flex`` and to check.
 
     ``fn(score, b, h, q_idx, kv_idx)`` returns the new score, or -inf to hide the key. FlexAttention calls it on scalars;
     here the arguments are tensors that broadcast to ``[B, H, T, S]``, so write it in torch operations. ``q_idx`` and
