@@ -69,6 +69,12 @@ MUTANTS = [
     (A + "clock.py", "torch.where(layout.real[:, None, :], steps, 0.0)", "steps + 0.0", ["tests/attention/test_clock.py", "-k", "padding"]),
     (A + "blockwise_kernel.py", "d_k_clock[tile.batch, heads, tile.keys].sub_(dz.sum(2))", "d_k_clock[tile.batch, heads, tile.keys].add_(dz.sum(2))", ["tests/attention/test_clock.py", "-k", "every_dtype"]),
     (A + "blockwise_kernel.py", "rows - rows % self.plan.block % CLOCK_ROWS", "rows - rows % self.plan.block", ["tests/attention/test_clock.py", "-k", "every_dtype"]),
+    # FlexAttention, skipped tiles, half precision and selected heads
+    (A + "flex.py", "(q_index - first).expand", "(q_index - first + 1).expand", ["tests/attention/test_flex.py", "-k", "gradients and gaps"]),
+    (A + "block_visibility.py", "some & (q_high >= k_low)", "some & (q_low >= k_low)", ["tests/attention/test_flex.py", "-k", "found"]),
+    (A + "blockwise_kernel.py", "keys - visible.flip", "keys - 1 - visible.flip", ["tests/attention/test_skipped_tiles.py", "-k", "causal"]),
+    (A + "half_product.py", "multiply_in_half(grad, b.mT,", "multiply_in_half(2 * grad, b.mT,", ["tests/attention/test_half_product.py", "-k", "derivatives"]),
+    (P + "transformer_xl.py", '"projection": 0}', '"projection": 1}', ["tests/parallel/test_context_parallel.py", "-k", "content"]),
     # a dropped sign
     (P + "alibi.py", "return -self.scale", "return self.scale", ["tests/position/test_alibi.py"]),
     (P + "epar.py", "torch.exp(-self.beta()", "torch.exp(self.beta()", ["tests/position/test_epar.py"]),
@@ -84,7 +90,7 @@ MUTANTS = [
     (F + "tile_ops.py", "mask & (distance >= 0)", "mask & (distance > 0)", FUSED),
     (F + "backward_dkdv.py", "dlogits = dlogits * score_scale", "dlogits = dlogits * 1.0", FUSED),
     (F + "backward_dq.py", "acc = acc * qk_grad_scale", "acc = acc * 1.0", FUSED),
-    (F + "backend.py", "first = max(first, 0)", "first = max(first, 1)", FUSED),
+    (F + "packing.py", "first = max(first, 0)", "first = max(first, 1)", FUSED),
     (F + "diagonals.py", "atomic_add_diagonals(upper + carry", "atomic_add_diagonals(upper", DENSE),
     (F + "backward_dq.py", "if high > low:  # the carry", "if high < low:  # the carry", DENSE),
     (F + "decode.py", "tl.minimum(group_row // q_len, GROUP_SIZE - 1)", "tl.minimum(group_row // q_len, 0)", DECODED),
