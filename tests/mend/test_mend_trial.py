@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from whence import WhenceError, hf, records
+from whence.cli.mend_report import print_trial
 from whence.mend import AttentionTemperature, LogN
 from whence.mend import trial as trials
 from whence.mend.judgement import collect_trial, find_best_slots, judge
@@ -18,6 +19,7 @@ from whence.probe.identity import identify
 from whence.probe.plan import TaskSpec
 from whence.probe.probed_model import tiny_random_model
 from whence.report.mend import page
+from whence.report.mend.published_figures import published_figures
 from whence.report.mend.sentences import trial_answer
 
 CURES = (LogN(trained=16), AttentionTemperature(0.5))
@@ -149,7 +151,7 @@ def test_the_best_slot_is_that_of_the_search_half():
     assert find_best_slots(plan, incomplete) == ({"key-value": 1}, {"key-value": 3})  # the items of both slots
 
 
-def test_findings(done):
+def test_findings(done, monkeypatch, capsys):
     findings = collect_trial(done.folder)
     assert {cure["name"] for cure in findings["cures"]} == {"log-n", "attention-temperature"}
     assert findings["unavailable"][0]["name"] == "refused" and "needs another" in findings["unavailable"][0]["reason"]
@@ -165,7 +167,24 @@ def test_findings(done):
     text = page(findings)
     assert "search half, from 4 items of each task" in text
     assert text.index("Does a cure help?") < text.index("What does each cure do") < text.index("Does attention follow")
-    assert "needs another" in text and "src=" not in text
+    assert "needs another" in text and "src=" not in text and "What the papers report" not in text
+    check_published_figures(findings)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_trial(findings)
+    table = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) <= 40 and "…" not in table and "attention-temperature" in table
+
+
+def check_published_figures(findings):
+    """A cure with published figures has those of the tasks that the trial has, beside its own."""
+    cure = {**findings["cures"][0], "name": "ms-poe", "title": "Ms-PoE"}
+    shown = published_figures({**findings, "cures": [cure]})
+    before, after = (
+        100 * sum(point["mean"] for point in side["curves"]["key-value"]["points"]) / 2
+        for side in (findings["untouched"], cure)
+    )
+    assert f"collapses. Here, key-value, average: {before:.1f} → {after:.1f}." in shown
+    assert "10 documents" not in shown and "7 billion parameters" in shown
 
 
 def test_the_answer_is_no_only_if_every_cure_is_decided():
