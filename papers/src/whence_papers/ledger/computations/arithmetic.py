@@ -87,6 +87,30 @@ def loss_gap(loss: float, reference: float) -> dict[str, Any]:
     return {"difference": loss - reference, "more_perplexity_percent": 100 * math.expm1(loss - reference)}
 
 
+def expected_loss(
+    loss: float, parameters: float, tokens: float, steps: int, fits: dict[str, list[float]]
+) -> dict[str, Any]:
+    """A loss beside the fits E + A / parameters^a + B / tokens^b of published trainings.
+
+    Args:
+        fits: E, A, a, B and b by name. ``expected_loss`` is the largest of them, and ``excess`` what the loss has more.
+            ``tokens_percent`` is the share of the tokens at which the fits reach the loss, at most.
+
+    >>> round(expected_loss(3.5, 1.0, 4.0, 2, {"fit": [1.0, 1.0, 1.0, 2.0, 0.5]})["excess"], 6)
+    0.5
+    """
+    expected = {name: e + a / parameters**i + b / tokens**j for name, (e, a, i, b, j) in fits.items()}
+    enough = [(b / (loss - e - a / parameters**i)) ** (1 / j) for e, a, i, b, j in fits.values()]
+    own = ", ".join(f"{value:.2f} ({name})" for name, value in expected.items())
+    return {
+        "expected_loss": max(expected.values()),
+        "excess": loss - max(expected.values()),
+        "tokens_percent": 100 * max(enough) / tokens,
+        "words": f"Expected: {own}. The fits reach {loss:.2f} after at most {max(enough) / 1e6:.0f}M tokens, "
+        f"{max(enough) * steps / tokens:.0f} of {steps} steps.",
+    }
+
+
 def overlap(first: list[float], second: list[float]) -> dict[str, Any]:
     """Length of the overlap of two ranges."""
     return {"shared_length": max(0.0, min(first[1], second[1]) - max(first[0], second[0]))}
@@ -177,6 +201,6 @@ def steps_of_epochs(items: int, batch_size: int, epochs: int) -> dict[str, Any]:
 
 
 COMPUTATIONS = (
-    improvement, improvement_range, significance, disagreement, quotient_range, product, loss_gap,
+    improvement, improvement_range, significance, disagreement, quotient_range, product, loss_gap, expected_loss,
     overlap, falls, gaps, peak, possible_shares, share_difference, missing_words, steps_of_epochs,
 )  # fmt: skip
