@@ -198,6 +198,7 @@ ALIKE = (
     "Rotary, YaRN", "Kerple, log", "Kerple, power", "Epar, basic", "Epar", "Alibi", "PowerPrior", "Sink", "LogTemperature",
     "ScalableSoftmax",
     "LearnedRotary", "XPos", "DataDependentAlibi", "Fope", "AxialRotary", "SwinBias", "Pope", "Dape", "GrapeA", "QueryTable",
+    "DualChunkRotary", "StringRotary",
 )  # fmt: skip
 
 

@@ -77,6 +77,12 @@ def test_the_smoothness_with_the_best_validation_value_is_chosen(monkeypatch, tm
     monkeypatch.setattr(studies, "read_value", lambda run, folder: None)
     with pytest.raises(whence.errors.WhenceError, match=r"smoothness.*failed or diverged.*other values"):
         studies.choose_smoothness(tables, tuning, tmp_path, (0.0, 0.01))
+    (tmp_path / "own.txt").write_text("a line of text\n" * 2000)
+    quick = studies.build_tables_study(
+        "text_file", "scale", 2, task_settings={"path": str(tmp_path / "own.txt")}, quick=True
+    )
+    assert quick.task_settings["context"] == 32 and quick.task_settings["blocks"] == 32
+    assert studies.choose_size("text_file", True).settings["embed_dim"] == 32
     comparison = studies.build_comparison(chosen, tmp_path / "discovered.py")
     assert [arm.name for arm in comparison[0].arms] == ["discovered", "table", "epar", "alibi", "power", "rotary"]
     assert [study.decision.split for study in comparison] == ["test", "16x"]

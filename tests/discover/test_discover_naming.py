@@ -121,6 +121,12 @@ def test_one_seed_suffices_for_a_clear_curve() -> None:
     assert name_formula(draw(PLANTED["bump"][1], noise=0.005, seeds=1), pairs=False).name == "bump"
 
 
+def test_a_sum_does_not_displace_the_shape_that_it_contains() -> None:
+    """Accurate curves see the gaps of a grid, which a further term fills."""
+    hook, curve, _ = PLANTED["exponential with floor"]
+    assert name_formula(draw(curve, hook, noise=0.002)).name == "exponential with floor"
+
+
 def test_every_family_has_few_parameters() -> None:
     singles = [candidate for candidate in list_candidates("bias") if len(candidate.shapes) == 1]
     assert len(singles) >= 20 and all(1 <= len(c.parameters) + c.terms <= 3 for c in singles)

@@ -25,7 +25,7 @@ def test_published_distances():
 
 def test_sizes_follow_the_trained_length():
     edit = DualChunk(trained=64).edits(tiny("llama"))
-    assert (edit.chunk, edit.stride, edit.trained) == (48, 40, 64)
+    assert (edit.chunk, edit.window, edit.trained) == (48, 8, 64)
     assert DualChunk().edits(tiny("llama")).chunk == 192  # of 256
 
 

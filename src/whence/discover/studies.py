@@ -42,6 +42,7 @@ TASK_SETTINGS: dict[str, dict[str, Any]] = {
 QUICK_TASK_SETTINGS: dict[str, dict[str, Any]] = {
     "topics": {"context": 32, "blocks": 32},
     "retrieval": {"pairs": 8, "keys": 128, "values": 8, "items": 64},
+    "text_file": {"context": 32, "blocks": 32},
 }
 
 
@@ -57,14 +58,18 @@ class Size:
 
 FULL = Size(5, SMOOTHNESS, 2, {})
 QUICK = Size(4, (0.0, 0.01), 1, {"layers": 1, "steps": 120})  # with 3 seeds no difference could be claimed
-QUICK_RETRIEVAL = Size(4, (0.0, 0.01), 1, {"layers": 2, "steps": 250})
+QUICK_RETRIEVAL = Size(4, (0.0, 0.01), 1, {"layers": 2, "steps": 200})
+#: the model of ``topics``: that of ``whence compare`` on a user's text takes four times as long
+QUICK_TEXT = Size(
+    4, (0.0, 0.01), 1, {**QUICK.settings, "embed_dim": 32, "ffn_dim": 64, "dropout": 0.0, "batch_size": 16, "lr": 3e-3}
+)
 
 
 def choose_size(task: str, quick: bool) -> Size:
     """The number of seeds and tries, and settings of the model; a retrieval needs two layers."""
     if not quick:
         return FULL
-    return QUICK_RETRIEVAL if task == "retrieval" else QUICK
+    return {"retrieval": QUICK_RETRIEVAL, "text_file": QUICK_TEXT}.get(task, QUICK)
 
 
 def build_tables_study(
@@ -85,7 +90,7 @@ def build_tables_study(
         acts_on: ``"bias"``, ``"scale"`` or ``"bias and scale"``.
         seeds: number of seeds.
         settings: of the model and the budget, instead of the defaults of the task.
-        task_settings: of the task, instead of its defaults.
+        task_settings: of the task; others have the defaults of a discovery.
         context: tokens of an input.
         lengths: of the evaluation, as multiples of the trained length; None for those of the task.
         quick: a small task.
@@ -93,11 +98,11 @@ def build_tables_study(
     if acts_on not in ACTS_ON:
         raise usage_error("--acts-on", repr(acts_on), f"it is one of {', '.join(ACTS_ON)}", "pass bias, for example")
     usual = QUICK_TASK_SETTINGS if quick else TASK_SETTINGS
-    own = task_settings if task_settings is not None else usual.get(task)
+    own = {**usual.get(task, {}), **(task_settings or {})}
     has_lengths = "lengths" in lab_tasks.find_task_class(task).evaluation_settings
     study = build_studies(
         (task,), (Arm(TABLE, "FreeTable()"),), (seeds,), settings=settings, context=context,
-        task_settings={} if own is None else {task: own}, lengths=lengths if has_lengths else None,
+        task_settings={task: own} if own else {}, lengths=lengths if has_lengths else None,
     )[0]  # fmt: skip
     split = "test" if has_lengths else study.decision.split
     loaded = load_task(study)

@@ -18,6 +18,7 @@ from whence.hf.rotation import RemoveRotation, RotationFinder
 from whence.hf.settings import track_settings, untrack_settings, warn_before_saving
 from whence.position.base import Position, require_initialized, require_position
 from whence.position.expression import ModelDims, build_position
+from whence.position.regions import RegionRotary
 from whence.validation import format_value
 
 PositionLike = Position | str | Callable[[int], Position]
@@ -276,4 +277,4 @@ def _find_rotation(
 
 def _rotates(position: Position) -> bool:
     """Whether a part rotates queries and keys. A part that only scales them may be added to the model's rotation."""
-    return any("rotate" in part.effects and part.rotates for part in position.parts)
+    return any(("rotate" in part.effects and part.rotates) or isinstance(part, RegionRotary) for part in position.parts)

@@ -24,19 +24,10 @@ from whence.errors import usage_error
 from whence.hf.masks import MaskInfo
 from whence.hf.requests import Request, prompt_end_positions
 from whence.hf.rotary_config import rotate_at
+from whence.position.regions import Region
 from whence.position.rotary import Rotary
 
 BLOCK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 27}  # scores in memory at a time; small blocks leave a GPU waiting
-
-
-@dataclass(frozen=True)
-class Region:
-    """Some pairs of query and key, and the positions they are rotated to. Positions may be fractions."""
-
-    q_positions: Tensor  # [B or 1, H or 1, n]
-    k_positions: Tensor  # [B or 1, H or 1, S]
-    where: Tensor | None = None  # bool, broadcasts to [B, H, n, S]; all pairs by default
-    factor: Tensor | float = 1.0  # multiplies the scores; broadcasts to [B, H, n, 1]
 
 
 class AttentionEdit:

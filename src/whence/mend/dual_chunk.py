@@ -17,10 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.errors import usage_error
-from whence.hf.edits import AttentionEdit, EditedCall, Region
+from whence.hf.edits import AttentionEdit, EditedCall
 from whence.mend.cure import Cure, context_length
 from whence.mend.size_search import choose_by_loss, reference_length
+from whence.position.dual_chunk_rotary import dual_chunk_regions, require_window
+from whence.position.regions import Region
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
 from whence.validation import LARGEST_INTEGER, require_choice, require_integer
@@ -77,13 +78,7 @@ class DualChunk(Cure):
         trained = self.trained or context_length(model)
         chunk = 3 * trained // 4 if self.chunk is None else self.chunk
         window = trained // 8 if self.window is None else self.window
-        if window >= chunk:
-            raise usage_error(
-                "DualChunk(window=...)",
-                f"{window} with chunk={chunk}",
-                "the window is a part of the chunk",
-                f"pass a window below {chunk}, such as {chunk // 6}",
-            )
+        require_window("DualChunk", chunk, window)
         return DualChunkEdit(chunk, window, self.temperature, trained)
 
 
@@ -91,22 +86,12 @@ class DualChunkEdit(AttentionEdit):
     unrotated = True
 
     def __init__(self, chunk: int, window: int, temperature: str | None, trained: int) -> None:
-        self.chunk, self.stride, self.temperature, self.trained = chunk, chunk - window, temperature, trained
+        self.chunk, self.window, self.temperature, self.trained = chunk, window, temperature, trained
 
     def regions(self, call: EditedCall, rows: Tensor) -> tuple[Region, Region, Region]:
         own = call.own_positions(rows)
-        i, j, stride = own.q_positions, own.k_positions, self.stride
-        apart = (i // stride)[..., None] - (j // stride)[..., None, :]
-        past = i[..., None] >= j[..., None, :]
-        factor = score_factor(i[..., None] + 1, self.trained, self.temperature)
-        inside, k = i % stride, j % stride
-        before = (inside + stride).clamp(max=self.chunk)
-        earlier = (0 * i + 2 * stride - 1).clamp(max=self.chunk)
-        return (
-            Region(inside, k, (apart == 0) & past, factor),
-            Region(before, k, apart == 1, factor),
-            Region(earlier, k, apart >= 2, factor),
-        )
+        factor = score_factor(own.q_positions[..., None] + 1, self.trained, self.temperature)
+        return dual_chunk_regions(own.q_positions, own.k_positions, self.chunk, self.window, factor)
 
 
 def score_factor(length: Tensor, trained: int, temperature: str | None) -> Tensor | float:

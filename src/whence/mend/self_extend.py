@@ -17,11 +17,12 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.errors import usage_error
-from whence.hf.edits import AttentionEdit, EditedCall, Region
+from whence.hf.edits import AttentionEdit, EditedCall
 from whence.mend.cure import Cure, context_length
 from whence.mend.size_search import choose_by_loss, reference_length
 from whence.position.log_temperature import query_factor
+from whence.position.regions import Region
+from whence.position.self_extend_rotary import require_groups, self_extend_regions
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
 from whence.validation import require_flag, require_integer
@@ -45,19 +46,10 @@ class SelfExtend(Cure):
     def __init__(
         self, group: int = 4, window: int | None = None, temperature: bool = False, trained: int | None = None
     ) -> None:
-        require_integer("SelfExtend", "group", group, remedy="pass 1 for no change")
+        require_groups("SelfExtend", group, window)
         require_flag("SelfExtend", "temperature", temperature)
         if trained is not None:
             require_integer("SelfExtend", "trained", trained, low=2, remedy="pass the trained length")
-        if window is not None:
-            require_integer("SelfExtend", "window", window, remedy="pass a number of tokens")
-            if window % group:
-                raise usage_error(
-                    "SelfExtend(window=...)",
-                    f"{window} with group={group}",
-                    "window must be a multiple of group, so that distances continue without a jump",
-                    f"pass window={max(group, window // group * group)}",
-                )
         self.group, self.window, self.temperature, self.trained = group, window, temperature, trained
 
     def identity(self) -> SelfExtend:
@@ -87,8 +79,5 @@ class SelfExtendEdit(AttentionEdit):
     def regions(self, call: EditedCall, rows: Tensor) -> tuple[Region, Region]:
         own = call.own_positions(rows)
         i, j = own.q_positions, own.k_positions
-        distance = i[..., None] - j[..., None, :]
         factor = 1.0 if self.trained is None else query_factor(i[..., None].float(), self.trained)
-        near = (distance >= 0) & (distance < self.window)
-        far_i = i // self.group + self.window - self.window // self.group
-        return Region(i, j, near, factor), Region(far_i, j // self.group, distance >= self.window, factor)
+        return self_extend_regions(i, j, self.group, self.window, factor)

@@ -21,11 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.errors import usage_error
-from whence.hf.edits import AttentionEdit, EditedCall, Region, multiply
+from whence.hf.edits import AttentionEdit, EditedCall, multiply
 from whence.hf.rotary_config import rotate_at
 from whence.mend.cure import Cure, context_length
 from whence.mend.size_search import choose_by_loss, reference_length
+from whence.position.regions import Region
+from whence.position.string_rotary import require_order, string_regions
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
 from whence.validation import require_choice, require_flag, require_integer
@@ -56,7 +57,7 @@ class StringPositions(Cure):
                 require_integer("StringPositions", name, value, remedy="pass a number of tokens")
         require_flag("StringPositions", "temperature", temperature)
         if shift is not None and window is not None:
-            _require_order(shift, window)
+            require_order("StringPositions", shift, window)
         require_choice("StringPositions", "compat", compat, ("paper", "official"))
         self.shift, self.window, self.temperature, self.compat = shift, window, temperature, compat
 
@@ -83,7 +84,7 @@ class StringPositions(Cure):
     def edits(self, model: Any) -> AttentionEdit:
         shift = self.shift or max(1, int(0.33 * context_length(model)))
         window = min(128, shift) if self.window is None else self.window
-        _require_order(shift, window)
+        require_order("StringPositions", shift, window)
         kind = TwiceAtTheShift if self.compat == "official" else StringEdit
         return kind(shift, window, FACTOR if self.temperature else 1.0)
 
@@ -96,11 +97,7 @@ class StringEdit(AttentionEdit):
 
     def regions(self, call: EditedCall, rows: Tensor) -> tuple[Region, Region]:
         own = call.own_positions(rows)
-        i, j = own.q_positions, own.k_positions
-        distance = i[..., None] - j[..., None, :]
-        near = (distance >= 0) & (distance < self.shift)
-        far_i = i - self.shift + self.window
-        return Region(i, j, near, self.factor), Region(far_i, j, distance >= self.shift, self.factor)
+        return string_regions(own.q_positions, own.k_positions, self.shift, self.window, self.factor)
 
 
 class TwiceAtTheShift(StringEdit):
@@ -118,13 +115,3 @@ class TwiceAtTheShift(StringEdit):
         if call.softcap is not None:
             near = call.softcap * torch.tanh(near / call.softcap)
         return torch.where((distance == self.shift) & reads, torch.logaddexp(scores, near), scores)
-
-
-def _require_order(shift: int, window: int) -> None:
-    if window > shift:
-        raise usage_error(
-            "StringPositions(window=...)",
-            f"{window} with shift={shift}",
-            "distances become smaller, not larger",
-            f"pass a window of at most {shift}",
-        )

@@ -14,6 +14,7 @@ from whence.position.axial_rotary import AxialRotary
 from whence.position.base import Position
 from whence.position.cope import Cope
 from whence.position.dape import Dape
+from whence.position.dual_chunk_rotary import DualChunkRotary
 from whence.position.epar import Epar
 from whence.position.fire import Fire
 from whence.position.fope import Fope
@@ -33,10 +34,12 @@ from whence.position.rotary import Rotary
 from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
 from whence.position.sandwich import Sandwich
 from whence.position.scalable_softmax import ScalableSoftmax
+from whence.position.self_extend_rotary import SelfExtendRotary
 from whence.position.shaw import Shaw
 from whence.position.sink import Sink
 from whence.position.sinusoidal import Sinusoidal
 from whence.position.stable_mask import StableMask
+from whence.position.string_rotary import StringRotary
 from whence.position.swin import SwinBias
 from whence.position.t5 import T5Bias
 from whence.position.transformer_xl import TransformerXL
@@ -49,6 +52,7 @@ __all__ = [
     "Cope",
     "Dape",
     "DataDependentAlibi",
+    "DualChunkRotary",
     "Epar",
     "Fire",
     "ForgetGate",
@@ -67,10 +71,12 @@ __all__ = [
     "Rotary",
     "Sandwich",
     "ScalableSoftmax",
+    "SelfExtendRotary",
     "Shaw",
     "Sink",
     "Sinusoidal",
     "StableMask",
+    "StringRotary",
     "SwinBias",
     "T5Bias",
     "TransformerXL",
@@ -91,6 +97,9 @@ SHORT_NAMES = {
     "pope": "Pope()",
     "fope": "Fope()",
     "axial": "AxialRotary(grid=(14, 14))",
+    "self-extend": "SelfExtendRotary(group=4, window=16)",
+    "dual-chunk": "DualChunkRotary(chunk=48, window=8)",
+    "string": "StringRotary(shift=21, window=8)",
     "shaw": "Shaw()",
     "xl": "TransformerXL()",
     "t5": "T5Bias()",
@@ -136,6 +145,9 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("XPos", lambda h, d: XPos(center=2048.0), "rotary with a decay of each pair of columns over distance", "arXiv 2212.10554"),
     Entry("Fope", lambda h, d: Fope(d, context=64, learnable=True), "rotary with a mixture of frequencies in every plane", "arXiv 2412.17739"),
     Entry("AxialRotary", lambda h, d: AxialRotary((6, 8)), "rotary on a grid: a part of each head by row, another by column", "Gemma 4 in transformers"),
+    Entry("SelfExtendRotary", lambda h, d: SelfExtendRotary(group=2, window=4), "rotary with distances beyond a window floored to groups", "arXiv 2401.01325"),
+    Entry("DualChunkRotary", lambda h, d: DualChunkRotary(chunk=6, window=2), "rotary inside chunks, so that no distance exceeds the chunk", "arXiv 2402.17463"),
+    Entry("StringRotary", lambda h, d: StringRotary(shift=5, window=2), "rotary with far distances shifted into the trained range", "arXiv 2410.18745"),
     Entry("Pope", lambda h, d: Pope(d, phase="uniform"), "softplus magnitudes, with a cosine of distance in every column", "arXiv 2509.10534"),
     Entry("Shaw", lambda h, d: Shaw(d, clip=16, std=0.3), "a learned vector per distance, added to keys and values", "arXiv 1803.02155"),
     Entry("TransformerXL", lambda h, d: TransformerXL(h, d), "scores against a projected sinusoid of the distance, plus two learned query vectors", "arXiv 1901.02860"),
