@@ -8,10 +8,9 @@ import torch
 import whence
 from whence.position.catalogue import CATALOGUE
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
-]
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device here; run on a machine with a GPU", allow_module_level=True)
 ENTRIES = [entry for entry in CATALOGUE if not entry.make(2, 8).effects & {"embed", "clock"}]
 MASKS = {
     "causal": {},

@@ -7,6 +7,7 @@ that the budget is rounding alone.
 """
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ BARRED = {
     "one head": lambda distance, head: (distance == distance) & (head == 1),
     "differs by head": lambda distance, head: distance.abs() > 2 * head,
 }
+SCORES = ("random", "equal")
 MASKS = {
     "causal": {"causal": True},
     "bidirectional": {},
@@ -95,7 +97,7 @@ def error(found, exact, floor):
     return float((found.double() - exact).square().mean().sqrt() / exact.square().mean().sqrt().clamp(min=floor))
 
 
-def check(position, inputs, options, backend, call=attend):
+def check(position, inputs, options, backend, call=attend, about=""):
     exact = run(copy.deepcopy(position).double(), [x.double() for x in inputs], options, "reference")
     plain = run(position, inputs, options, "reference")
     found = run(position, inputs, options, backend, call)
@@ -103,24 +105,24 @@ def check(position, inputs, options, backend, call=attend):
     for i, (f, x, p) in enumerate(zip(found, exact, plain, strict=True)):
         floor = 0.1 if i < 4 else 1.0  # parameters sum hundreds of terms of unit size, which may cancel
         lost, budget = error(f, x, floor), 2 * (error(p, x, floor) + roundings)
-        assert lost <= budget, f"result {i}: {lost:.2e} over {budget:.2e}"
+        assert lost <= budget, f"{about} result {i}: {lost:.2e} over {budget:.2e}"
 
 
-@pytest.mark.parametrize("scores", ["random", "equal"])
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("barred", BARRED)
 @pytest.mark.parametrize("value", VALUES)
-def test_blockwise_output_and_gradients(value, barred, mask, scores):
-    check(build(value, barred), random_inputs(scores), MASKS[mask], "blockwise")
+def test_blockwise_output_and_gradients(value, mask):
+    for barred, scores in itertools.product(BARRED, SCORES):
+        about = f"{barred}, {scores} scores:"
+        check(build(value, barred), random_inputs(scores), MASKS[mask], "blockwise", about=about)
 
 
 @pytest.mark.parametrize("learnable", [True, False])  # torch's fused kernels take a fixed bias only
 @pytest.mark.parametrize("mask", ["causal", "holes"])
-@pytest.mark.parametrize("barred", BARRED)
 @pytest.mark.parametrize("value", VALUES)
-def test_sdpa_output_and_gradients(value, barred, mask, learnable):
-    for scores in ("random", "equal"):
-        check(build(value, barred).requires_grad_(learnable), random_inputs(scores), MASKS[mask], "sdpa")
+def test_sdpa_output_and_gradients(value, mask, learnable):
+    for barred, scores in itertools.product(BARRED, SCORES):
+        position, about = build(value, barred).requires_grad_(learnable), f"{barred}, {scores} scores:"
+        check(position, random_inputs(scores), MASKS[mask], "sdpa", about=about)
 
 
 @pytest.mark.parametrize("backend", ["blockwise", "sdpa"])
@@ -145,8 +147,8 @@ def test_compiled(value, backend):
 
 @pytest.mark.parametrize("extra", ["sink", "score_scale"])
 @pytest.mark.parametrize("mask", ["causal", "holes", "temperature"])
-@pytest.mark.parametrize("barred", BARRED)
 @pytest.mark.parametrize("value", VALUES)
-def test_beside_another_effect(value, barred, mask, extra):
-    check(build(value, barred, extra), random_inputs("equal"), MASKS[mask], "blockwise")
-    check(build(value, barred, extra), random_inputs("random"), MASKS[mask], "blockwise")
+def test_beside_another_effect(value, mask, extra):
+    for barred, scores in itertools.product(BARRED, SCORES):
+        about = f"{barred}, {scores} scores:"
+        check(build(value, barred, extra), random_inputs(scores), MASKS[mask], "blockwise", about=about)

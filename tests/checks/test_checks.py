@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import whence
-from whence.checks import CHECKS, TOKENS
-from whence.checks.fixture import Fixture
+from whence.checks import CHECKS, TOKENS, layers
+from whence.checks.fixture import Failure, Fixture
 from whence.position import DynamicNtk, Llama3, LongRope, Proportional, Yarn
 from whence.position.catalogue import CATALOGUE
 
@@ -391,6 +391,15 @@ def test_a_wrong_gradient_is_named_by_its_parameter():
     (failure,) = failures_of(Detached(2))
     assert "FAILED   gradients against finite differences" in failure
     assert "the gradient of parameter width differs from finite differences" in failure
+
+
+def test_a_wrong_gradient_of_the_input_is_named():
+    class DetachedScores(whence.Position):
+        def content_bias(self, rows):
+            return 0.5 * rows.scores.detach()
+
+    with pytest.raises(Failure, match="the gradient of the input x differs from finite differences"):
+        layers.gradients(Fixture(DetachedScores()))
 
 
 def test_a_pole_on_one_side_names_causal_only():

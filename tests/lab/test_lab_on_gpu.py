@@ -11,10 +11,9 @@ import torch
 pytest.importorskip("accelerate")
 from safetensors.torch import load_file
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
-]
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device here; run on a machine with a GPU", allow_module_level=True)
 STUDY = """
 from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study

@@ -12,10 +12,9 @@ from whence.probe import analyses, measurement
 from whence.probe.plan import Plan, TaskSpec
 from whence.probe.probed_model import ProbedModel, tiny_random_model
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
-]
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device here; run on a machine with a GPU", allow_module_level=True)
 PLAN = Plan(
     "quick",
     (TaskSpec("key-value", 3, 3, {"pairs": 3}), TaskSpec("needle", 2, 2, {"pieces": 2, "words": 5})),

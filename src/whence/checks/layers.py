@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -24,22 +24,24 @@ BACKENDS = ("reference", "blockwise", "sdpa")
 
 
 def gradients(fixture: Fixture) -> None:
+    """The input's gradient along random directions, the parameters' element by element unless there are many."""
     named_parameters = {name: p for name, p in fixture.position.named_parameters() if p.requires_grad}
-    parameters = list(named_parameters.values())
-    x = fixture.x[:1, :4].clone().requires_grad_(True)
+    x = fixture.x[:1, :4].clone()
+    _check_gradients({"the input x": x.clone().requires_grad_(True)}, fixture.run, fast=True)
+    if named_parameters:
+        large = sum(p.numel() for p in named_parameters.values()) > 256
+        named = {f"parameter {name}": p for name, p in named_parameters.items()}
+        _check_gradients(named, lambda *_: fixture.run(x), fast=large)
 
-    def run(x: Tensor, *_: Tensor) -> Tensor:
-        return fixture.run(x)
 
+def _check_gradients(inputs: dict[str, Tensor], run: Callable[..., Tensor], *, fast: bool) -> None:
     try:
-        large = sum(p.numel() for p in parameters) > 256  # then along random directions instead of element by element
-        torch.autograd.gradcheck(run, (x, *parameters), atol=1e-6, rtol=1e-4, fast_mode=large)
+        torch.autograd.gradcheck(run, tuple(inputs.values()), atol=1e-6, rtol=1e-4, fast_mode=fast)
     except RuntimeError as error:
         mismatch = re.search(r"Jacobian mismatch .* with respect to input (\d+)", str(error))
         if mismatch is None:
             raise Failure(" ".join(str(error).split())[:300]) from None
-        name = ["the input x", *(f"parameter {name}" for name in named_parameters)][int(mismatch[1])]
-        raise Failure(f"the gradient of {name} differs from finite differences") from None
+        raise Failure(f"the gradient of {list(inputs)[int(mismatch[1])]} differs from finite differences") from None
 
 
 def forward_mode(fixture: Fixture) -> None:

@@ -16,10 +16,9 @@ from whence import Alibi, Epar, Kerple, PowerPrior, Recency, Rotary, Sink, Stabl
 from whence.attention.fused.tile_configs import LONG_QUERIES
 from whence.position.catalogue import CATALOGUE
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here; run on a machine with a GPU"),
-]
+pytestmark = pytest.mark.gpu
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device here; run on a machine with a GPU", allow_module_level=True)
 DEVICE = "cuda"
 HALVES = (torch.bfloat16, torch.float16)
 TAKEN = {"score_scale", "bias", "sink", "rotate"}
