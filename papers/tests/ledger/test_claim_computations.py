@@ -55,6 +55,11 @@ def test_sums_and_shares():
     assert witness("steps_of_epochs")(2092, 16, 15)["steps"] == 15 * len(range(0, 2092, 16))
     figures = witness("loss_gap")(5.13, 4.9266)
     close(1 + figures["more_perplexity_percent"] / 100, math.exp(5.13) / math.exp(4.9266))
+    fit = [1.69, 406.4, 0.34, 410.7, 0.28]
+    figures = witness("expected_loss")(4.9266, 134e6, 2.688e9, 640, {"fit": fit, "lower": [1.0, *fit[1:]]})
+    close(figures["expected_loss"], 1.69 + 406.4 * math.exp(-0.34 * math.log(134e6)) + 410.7 * math.exp(-0.28 * math.log(2.688e9)))  # fmt: skip
+    fewer = 2.688e9 * figures["tokens_percent"] / 100  # at these tokens the fit has the loss
+    close(1.69 + 406.4 / 134e6**0.34 + 410.7 / fewer**0.28, 4.9266)
     figures = witness("quotient_range")(78.0, 1.0, 2.8, 0.1)
     tried = [a / b for a in np.linspace(77.5, 78.5, 11) for b in np.linspace(2.75, 2.85, 11)]
     close((figures["least"], figures["most"]), (min(tried), max(tried)))
