@@ -38,7 +38,7 @@ def browser():
 def page(address, browser):
     """A page that may reach its own server only; ``outside`` and ``failures`` record what went wrong."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(60_000)
     page.outside, page.failures = [], []
     page.on("pageerror", lambda error: page.failures.append(str(error)))
 
@@ -117,8 +117,14 @@ def test_ones_own_class_and_the_code(page, tmp_path):
 
 
 def test_it_fits_a_narrow_screen(page):
-    page.set_viewport_size({"width": 420, "height": 900})
+    page.set_viewport_size({"width": 390, "height": 900})
     assert overflow(page) <= 0
+    page.wait_for_timeout(200)  # the tabs are laid out after the page
+    assert [one.inner_text() for one in page.get_by_role("tab").all() if one.is_visible()] == [
+        "Mechanisms",
+        "Model",
+        "Results",
+    ]
     figures, controls = page.locator("#figures-A").bounding_box(), page.locator("#mechanism-A").bounding_box()
     assert figures["y"] > controls["y"] and figures["width"] > 300
     page.set_viewport_size({"width": 1400, "height": 1000})
@@ -134,14 +140,14 @@ def test_a_report_is_shown_and_a_missing_folder_is_a_sentence(page):
     alert = page.locator("#results-message").get_by_role("alert")
     alert.wait_for()
     assert "/no/such/folder" in alert.inner_text() and "--results" in alert.inner_text()
-    for width in (420, 1400):
+    for width in (390, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         assert overflow(page) <= 0
     page.get_by_role("tab", name="Mechanisms").click()
 
 
 def test_a_text_through_a_model_and_an_unknown_model(page):
-    page.get_by_role("tab", name="A pretrained model").click()
+    page.get_by_role("tab", name="Model").click()
     model = page.locator("#model input").first
     model.fill("/no/such/folder")
     model.press("Enter")
@@ -166,7 +172,7 @@ def test_a_text_through_a_model_and_an_unknown_model(page):
     change.press("Enter")
     alert.wait_for()
     assert "empty line" in alert.inner_text()
-    for width in (420, 1400):
+    for width in (390, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         assert overflow(page) <= 0
     page.get_by_role("tab", name="Mechanisms").click()

@@ -45,7 +45,7 @@ def build_application(results: Path) -> Any:
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab("Mechanisms", id="mechanisms"):
                 add_mechanisms_tab()
-            with gr.Tab("A pretrained model", id="model"):
+            with gr.Tab("Model", id="model"):
                 add_model_tab()
             with gr.Tab("Results", id="results"):
                 add_results_tab(results)

@@ -59,7 +59,7 @@ def draw_reading(reading: Reading, layer: int, head: int, back: int) -> str:
             "distance to the key (tokens)", "mean weight", log_distance=True,
         ),
     ]  # fmt: skip
-    arcs = drawings.arcs(f"From “{reading.tokens[query]}”", reading.tokens, rows[query].tolist(), query)
+    arcs = drawings.arcs(f"From “{reading.tokens[query].strip()}”", reading.tokens, rows[query].tolist(), query)
     words = drawings.shaded_words("The text", reading.tokens, rows[query].tolist(), query)
     return f'{facts}{arcs}<div class="panels">{"".join(panels)}</div>{words}'
 

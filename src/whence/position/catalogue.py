@@ -173,5 +173,5 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("LogTemperature", lambda h, d: LogTemperature(original=4), "queries multiplied by a logarithm of their position, stepwise", "Llama 4 in transformers"),
     Entry("ScalableSoftmax", lambda h, d: ScalableSoftmax(h, intercept=True), "queries multiplied by a learned multiple of the logarithm of their position", "arXiv 2501.19399"),
     Entry("ForgetGate", lambda h, d: ForgetGate(h * d, h), "a learned gate per token; a key fades with every gate after it", "arXiv 2503.02130"),
-    Entry("DataDependentAlibi", lambda h, d: DataDependentAlibi(h * d, h), "the same gates, near 1 at the start", "x-transformers"),
+    Entry("DataDependentAlibi", lambda h, d: DataDependentAlibi(h * d, h), "the gates of ForgetGate, near 1 at the start", "x-transformers"),
 )  # fmt: skip

@@ -99,7 +99,7 @@
     chart.replaceChildren();
     for (const value of isLog ? logTicks(low, high) : ticks(low, high, 4)) {
       element("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }, chart);
-      const text = isLog ? short(10 ** value) : short(value);
+      const text = !isLog ? short(value) : value <= -4 ? signed(`1e${Math.round(value)}`) : short(10 ** value);
       element("text", { x: LEFT - 5, y: y(value) + 4, "text-anchor": "end" }, chart, text);
     }
     for (const value of ticks(first, last, 5)) {

@@ -28,6 +28,7 @@ from whence.report.html_page import definition_list, read_asset, render_page
 MAX_BYTES = 1_300_000  # a page that opens at once, also as a part of a documentation site
 #: the largest level of a table by its bytes: 14 bits place a curve, and read it to three digits on most axes
 TOP_LEVELS = {1: 2**8 - 1, 2: 2**14 - 1}
+COARSE = 20  # a table whose range is more than so many times that of the default needs two bytes
 TITLE = "What position does to attention"
 
 INTRODUCTION = Template("""<p>Attention by itself is invariant to the order of tokens. Each mechanism below adds position in
@@ -242,7 +243,7 @@ def pack_tables(grid: GridTables) -> dict[str, Any]:
     """What the script of the page reads: the sliders, and the tables as compressed levels."""
     tables, stream = {}, []
     for name, table in grid.tables.items():
-        width = 1 if name in ("matrix", "attention") else 2  # colors need fewer levels than curves
+        width = 1 if name in ("matrix", "attention") and not _is_coarse(grid, table) else 2  # colors need fewer levels
         low, step, levels = quantize(table.flatten(1), TOP_LEVELS[width])
         rows, columns = (table.shape[1], table.shape[2]) if table.ndim == 3 else (1, table.shape[1])
         tables[name] = {
@@ -272,6 +273,13 @@ def pack_tables(grid: GridTables) -> dict[str, Any]:
         "tables": tables,
         "data": base64.b64encode(zlib.compress(b"".join(stream), 9)).decode("ascii"),
     }
+
+
+def _is_coarse(grid: GridTables, table: Tensor) -> bool:
+    """Whether one byte would leave the default few colors, because other settings reach much further."""
+    start = [knots.index(stop) for knots, stop in zip(grid.knots, grid.exhibit.start, strict=True)]
+    default = table.reshape(*map(len, grid.knots), -1)[tuple(start)]
+    return bool(default.max() - default.min() < (table.max() - table.min()) / COARSE)
 
 
 def _write_arguments(slider: Slider) -> dict[str, list[str]]:
