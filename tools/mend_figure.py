@@ -4,7 +4,8 @@
     python tools/mend_figure.py --results FOLDER --out FILE      # FOLDER/mend holds trials of `whence mend`
 
 A row for each model, a panel for each task, a line for the untouched model and for each of the model's best cures. The best
-are those with the largest change of the average over all tasks, among the cures of the trials in `results/mend/`.
+are those with the largest change of the average over all tasks, among the cures that the trials in `results/mend/` judged in
+the most tasks.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CureCurves:
 
 
 def load_cures(folders: LedgerFolders, model: str, min_items: int = MIN_ITEMS) -> list[CureCurves]:
-    """Every cure that was judged on a model, the largest change first."""
+    """The cures that were judged on a model in the most tasks, the largest change first; averages over other tasks differ."""
     found = []
     for cure in CURES:
         try:
@@ -57,7 +58,8 @@ def load_cures(folders: LedgerFolders, model: str, min_items: int = MIN_ITEMS) -
         change = measure_change(pairs)
         ends = (change[f"average_change{end}"] for end in ("", "_low", "_high"))
         found.append(CureCurves(cure, {pair.task: pair for pair in pairs}, *ends))
-    return sorted(found, key=lambda one: -one.change)
+    most = max((len(one.pairs) for one in found), default=0)
+    return sorted((one for one in found if len(one.pairs) == most), key=lambda one: -one.change)
 
 
 def by_length(task: str) -> tuple[str, int]:
