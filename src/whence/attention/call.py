@@ -24,6 +24,7 @@ from whence.position.no_position import NoPosition
 from whence.position.score_mod import ScoreMod
 from whence.validation import require_flag, require_integer, require_number
 
+ON_SCORES = frozenset({"score_scale", "bias", "content_bias", "value_bias"})
 MAX_DISTANCES = 1 << 20  # of a table where positions leave gaps
 
 
@@ -127,16 +128,13 @@ def describe(call: Call) -> Request:
     mask = layout.pair_mask
     pairs = layout.mask_rows * q.shape[2] * k.shape[2]
     clock = () if call.clock is None else (call.clock.q, call.clock.k)
-    learnable_mask, on_scores = (
-        mask is not None and mask.learnable,
-        {"score_scale", "bias", "content_bias", "value_bias"},
-    )
-    in_scores = any(part.trainable for part in position.parts if part.effects & on_scores)
+    records = torch.is_grad_enabled()
+    learnable, learnable_mask = records and position.trainable, records and mask is not None and mask.learnable
     return Request(
         effects=position.effects - {"embed", "rotate"},
         return_weights=call.return_weights,
-        learnable=torch.is_grad_enabled() and (position.trainable or learnable_mask),
-        learnable_scores=torch.is_grad_enabled() and (in_scores or learnable_mask),
+        learnable=learnable or learnable_mask,
+        learnable_scores=learnable_mask or (learnable and learns_in_scores(position)),
         device=q.device,
         dtype=q.dtype,
         head_dim=q.shape[3],
@@ -151,9 +149,16 @@ def describe(call: Call) -> Request:
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
         transforming=torch_modes.is_transforming(),
-        input_gradient=torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, call.v, *clock)),
+        input_gradient=records and any(x.requires_grad for x in (q, k, call.v, *clock)),
         no_score_mod=why_no_score_mod(position, layout),
     )
+
+
+def learns_in_scores(position: Position) -> bool:
+    """Whether parts of a learnable position learn that change scores or values, and not only sinks and rotations."""
+    if position.effects <= ON_SCORES:
+        return True
+    return any(part.trainable for part in position.parts if part.effects & ON_SCORES)
 
 
 def why_no_table(position: Position, layout: Layout) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -68,7 +69,7 @@ class Flex(Backend):
             return "its GPU kernels do not support float64"
         if min(request.head_dim, request.value_dim) < MIN_HEAD_DIM:
             return f"its GPU kernels support head dimensions of at least {MIN_HEAD_DIM}"
-        if not request.compiling and importlib.util.find_spec("triton") is None:
+        if not request.compiling and "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
             return "triton, which compiles it, is not installed"
         return None
 

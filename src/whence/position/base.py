@@ -353,6 +353,10 @@ class Sum(Position):
     def parts(self) -> tuple[Position, ...]:
         return tuple(self.members)  # type: ignore[arg-type]
 
+    @property
+    def trainable(self) -> bool:
+        return any(part.trainable for part in self.parts)
+
     def select_heads(self, start: int, end: int) -> Position:
         return Sum(*(part.select_heads(start, end) for part in self.parts))
 
