@@ -28,15 +28,22 @@ def model_of(family):
     return tiny(family, **config)
 
 
-def check_cure(cure, family, *, identity=None, documents=DOCUMENTS, chunks=True, tolerance=TOLERANCE, model=None):
-    """Everything a cure must satisfy. ``identity`` is the setting that changes nothing, if there is one."""
+def check_cure(
+    cure, family, *, identity=None, documents=DOCUMENTS, chunks=True, tolerance=TOLERANCE, model=None, beams=None
+):
+    """Everything a cure must satisfy. ``identity`` is the setting that changes nothing, if there is one.
+
+    Beam search and the texts of the identity take half the time, so a cure has them in two families.
+    tests/hf/test_hf_intervene.py has them in every family, for each kind of edit.
+    """
+    beams = family in ("llama", "gemma3") if beams is None else beams
     model, ids = model_of(family) if model is None else model, tokens(2, LENGTH + 5)
     before, everything = logits(model, ids[:, :LENGTH]), everything_of(model)
     if identity is not None:
-        greedy = model.generate(ids[:, :LENGTH], **GREEDY)
+        greedy = model.generate(ids[:, :LENGTH], **GREEDY) if beams else None
         with identity.apply(model), requested(model, ids, documents):
             equal(logits(model, ids[:, :LENGTH]), before, tolerance)
-            assert torch.equal(model.generate(ids[:, :LENGTH], **GREEDY), greedy)
+            assert not beams or torch.equal(model.generate(ids[:, :LENGTH], **GREEDY), greedy)
     try:
         with cure.apply(model):
             check_effect(model, ids, documents, before)
@@ -44,7 +51,8 @@ def check_cure(cure, family, *, identity=None, documents=DOCUMENTS, chunks=True,
             if chunks:
                 check_chunks(model, ids, documents, tolerance)
             check_padding(model, ids, documents, tolerance)
-            check_beams(model, ids, documents)
+            if beams:
+                check_beams(model, ids, documents)
             raise InterruptedError
     except InterruptedError:
         check_removed(model, ids, before, everything)

@@ -36,7 +36,7 @@ def test_every_check(family):
 @pytest.mark.parametrize("settings", [{"share": "head"}, {"compat": "official"}])
 def test_every_check_with_a_ratio_for_each_head(settings):
     cure = MsPoE(min_ratio=1.5, max_ratio=4, skip_layers=1, **settings)
-    checks.check_cure(cure, "qwen3", identity=cure.identity(), chunks=False)
+    checks.check_cure(cure, "qwen3", identity=cure.identity(), chunks=False, beams=True)
 
 
 def test_gpt2_is_refused():
