@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,7 +41,8 @@ def answer_losses(
         spans = [document_spans(lm, prompts[index]) for index in batch] if documents else None
         read = sorted({at for index in batch for at in range(ends[index] - 1, len(rows[index]) - 1)})
         with request(lm.model, documents=spans, prompt_ends=[ends[index] for index in batch]):
-            logits = _logits_at(lm, tokens, real, read)
+            columns = torch.tensor(read, device=tokens.device)
+            logits = logits_at(lm.model, columns, input_ids=tokens, attention_mask=real)
         for place, index in enumerate(batch):
             answer = slice(ends[index], len(rows[index]))
             before = logits[place, [read.index(at - 1) for at in range(answer.start, answer.stop)]].double()
@@ -48,13 +50,11 @@ def answer_losses(
     return torch.tensor(losses, dtype=torch.float64)
 
 
-def _logits_at(lm: ProbedModel, tokens: Tensor, real: Tensor, columns: list[int]) -> Tensor:
+def logits_at(model: Any, columns: Tensor, **inputs: Any) -> Tensor:
     """The logits of these columns, ``[B, columns, vocabulary]``. Those of all tokens of long prompts would fill the memory."""
-    inputs = {"input_ids": tokens, "attention_mask": real}
-    wanted = torch.tensor(columns, device=tokens.device)
-    if "logits_to_keep" in inspect.signature(lm.model.forward).parameters:
-        return lm.model(**inputs, logits_to_keep=wanted).logits
-    return lm.model(**inputs).logits[:, wanted]
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        return model(**inputs, logits_to_keep=columns).logits
+    return model(**inputs).logits[:, columns]
 
 
 def document_spans(lm: ProbedModel, prompt: Prompt) -> list[Span]:

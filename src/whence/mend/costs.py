@@ -16,6 +16,7 @@ import torch
 
 from whence import hf
 from whence.errors import WhenceError
+from whence.mend.answer_loss import logits_at
 from whence.mend.cure import Cure
 from whence.mend.measurement import applied, locate_documents, score_choices
 from whence.mend.protocol import Intervention
@@ -113,7 +114,8 @@ def measure_text_loss(lm: ProbedModel, cure: Intervention | None, texts: int, to
         with applied(lm, cure):
             for row in ids:
                 with hf.request(lm.model, documents=[()], prompt_ends=[half]):
-                    logits = lm.model(input_ids=row[None], use_cache=False).logits[0, half - 1 : -1].float()
+                    columns = torch.arange(half - 1, tokens - 1, device=row.device)
+                    logits = logits_at(lm.model, columns, input_ids=row[None], use_cache=False)[0].float()
                 losses.append(float(torch.nn.functional.cross_entropy(logits, row[half:])))
     except WhenceError as error:
         return {"unavailable": str(error)}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from whence.errors import require_package, usage_error
 from whence.hf.integrations import unwrap_peft
 from whence.lab import checkpoints
+from whence.mend.answer_loss import logits_at
 from whence.mend.in2 import ABOUT, ADAPTER, IN2, NAME, PREFIX, WEIGHTS, adapter_layers, replaced_weights
 from whence.mend.in2_data import IGNORED, IN2Example, IN2Examples
 from whence.mend.recipe import model_checksum
@@ -127,9 +128,10 @@ def answer_loss(model: Any, examples: list[IN2Example]) -> Tensor:
         tokens[row, : len(one.tokens)] = torch.tensor(one.tokens)
         labels[row, : len(one.tokens)] = torch.tensor(one.labels)
         mask[row, : len(one.tokens)] = 1
-    logits = model(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+    columns = (labels[:, 1:] != IGNORED).any(0).nonzero()[:, 0]  # those before the tokens of an answer, in any example
+    logits = logits_at(model, columns, input_ids=tokens, attention_mask=mask, use_cache=False)
     return nn.functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=IGNORED
+        logits.flatten(0, 1).float(), labels[:, 1:][:, columns].flatten(), ignore_index=IGNORED
     )
 
 
