@@ -22,6 +22,7 @@ from whence.position.base import Position, Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
 
 SCORES = 1 << 21  # scores in memory at once when rows are recomputed
+COMPILED_BLOCKS = 32  # at most, because a compiled graph holds the operations of each block
 HALF = (torch.float16, torch.bfloat16)
 SCORES_ON_GPU = 1 << 24  # each kernel launch has a fixed cost, so blocks are larger
 
@@ -105,6 +106,8 @@ def compute_by_rows(call: Call) -> Tensor:
     q, k, v = call.q, call.k, call.v
     batch, heads, count, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
     step = max(1, (SCORES_ON_GPU if q.is_cuda else SCORES) // (batch * heads * keys))
+    if torch.compiler.is_compiling():
+        step = max(step, -(-count // COMPILED_BLOCKS))
     mask, steps = call.layout.pair_mask, () if call.clock is None else (call.clock.q, call.clock.k)
     learnable = call.position.trainable or (mask is not None and mask.learnable)
     recompute = torch.is_grad_enabled() and (learnable or any(x.requires_grad for x in (q, k, v, *steps)))
