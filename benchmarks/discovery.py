@@ -238,8 +238,9 @@ def main() -> None:
             }  # fmt: skip
             print(f"{level}, {name}: {recovered} of {len(runs)} recovered", flush=True)
     verdicts = judge(protocol, results)
+    options = "" if arguments.protocol == PROTOCOL else f" --protocol benchmarks/{arguments.protocol.name}"
     record = {
-        "command": records.rerun_command("python benchmarks/discovery.py"),
+        "command": records.rerun_command(f"python benchmarks/discovery.py{options}"),
         "environment": records.describe_environment(("numpy", "scipy")),
         "protocol": protocol,
         "protocol_sha256": hashlib.sha256(arguments.protocol.read_bytes()).hexdigest(),

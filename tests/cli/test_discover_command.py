@@ -83,6 +83,11 @@ def test_the_smoothness_with_the_best_validation_value_is_chosen(monkeypatch, tm
     )
     assert quick.task_settings["context"] == 32 and quick.task_settings["blocks"] == 32
     assert studies.choose_size("text_file", True).settings["embed_dim"] == 32
+    judged = studies.build_comparison(quick, tmp_path / "discovered.py")
+    assert [study.decision.split for study in judged] == [
+        "test",
+        "16x",
+    ]  # a text of one's own also has a validation split
     comparison = studies.build_comparison(chosen, tmp_path / "discovered.py")
     assert [arm.name for arm in comparison[0].arms] == ["discovered", "table", "epar", "alibi", "power", "rotary"]
     assert [study.decision.split for study in comparison] == ["test", "16x"]

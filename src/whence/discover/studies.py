@@ -184,13 +184,14 @@ def build_comparison(tables: Study, mechanism: Path, rivals: Sequence[str] = RIV
         arms=tuple(arms),
         decision=replace(tables.decision, baseline=DISCOVERED),
     )
-    splits = list(load_task(tables).splits())
-    if len(splits) < 2 or splits[-1] == first.decision.split:
+    lengths = load_task(tables).splits()
+    split = max(lengths, key=lambda name: lengths[name])  # the first of the longest
+    if lengths[split] <= lengths[first.decision.split]:
         return [first]
     longest = replace(
         first,
-        name=f"{name}-{splits[-1]}",
-        question=f"And on inputs {splits[-1].removesuffix('x')} times as long as in training?",
-        decision=replace(first.decision, split=splits[-1]),
+        name=f"{name}-{split}",
+        question=f"And on inputs {split.removesuffix('x')} times as long as in training?",
+        decision=replace(first.decision, split=split),
     )
     return share_family([first, longest])
