@@ -17,7 +17,6 @@ model it is the cure ``dual-chunk``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
@@ -32,7 +31,9 @@ class DualChunkRotary(RegionRotary):
     Args:
         chunk: the chunk size c.
         window: the local window w, below ``chunk``.
-        rotary: ``base``, ``layout`` and ``rotary_dim`` of ``Rotary``.
+        base: determines the lowest frequency of the rotation.
+        layout: ``"half"`` or ``"interleaved"``: which columns form a pair.
+        rotary_dim: number of leading columns that are rotated; ``None`` for the whole head.
 
     >>> import torch
     >>> same, before, earlier = DualChunkRotary(chunk=8, window=2).regions(torch.tensor([[13]]), torch.arange(14)[None])
@@ -40,12 +41,18 @@ class DualChunkRotary(RegionRotary):
     ([1, 7, 8], [0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5, 0, 1])
     """
 
-    def __init__(self, *, chunk: int = 48, window: int = 8, **rotary: Any) -> None:
-        super().__init__(**rotary)
+    def __init__(
+        self,
+        *,
+        chunk: int = 48,
+        window: int = 8,
+        base: float = 10000.0,
+        layout: str = "half",
+        rotary_dim: int | None = None,
+    ) -> None:
+        super().__init__(base=base, layout=layout, rotary_dim=rotary_dim)
         self.chunk = require_integer("DualChunkRotary", "chunk", chunk, low=2, remedy="pass 3/4 of the trained length")
-        self.window = require_integer(
-            "DualChunkRotary", "window", window, low=0, remedy="pass 1/8 of the trained length"
-        )
+        self.window = require_integer("DualChunkRotary", "window", window, remedy="pass 1/8 of the trained length")
         require_window("DualChunkRotary", chunk, window)
 
     def regions(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Region, Region, Region]:

@@ -31,7 +31,9 @@ class SelfExtendRotary(RegionRotary):
     Args:
         group: tokens of a group. 1 is plain rotary.
         window: distances below it stay exact; a multiple of ``group``.
-        rotary: ``base``, ``layout`` and ``rotary_dim`` of ``Rotary``.
+        base: determines the lowest frequency of the rotation.
+        layout: ``"half"`` or ``"interleaved"``: which columns form a pair.
+        rotary_dim: number of leading columns that are rotated; ``None`` for the whole head.
 
     >>> import torch
     >>> near, far = SelfExtendRotary(group=4, window=8).regions(torch.tensor([[20]]), torch.tensor([[13, 12, 11, 0]]))
@@ -39,8 +41,16 @@ class SelfExtendRotary(RegionRotary):
     (tensor([ 8,  9, 11]), tensor([[[ True, False, False, False]]]))
     """
 
-    def __init__(self, *, group: int = 4, window: int = 64, **rotary: Any) -> None:
-        super().__init__(**rotary)
+    def __init__(
+        self,
+        *,
+        group: int = 4,
+        window: int = 64,
+        base: float = 10000.0,
+        layout: str = "half",
+        rotary_dim: int | None = None,
+    ) -> None:
+        super().__init__(base=base, layout=layout, rotary_dim=rotary_dim)
         self.group, self.window = require_groups("SelfExtendRotary", group, window)
 
     def regions(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Region, Region]:

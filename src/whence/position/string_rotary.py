@@ -17,7 +17,6 @@ pretrained model it is the cure ``string``.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor
 
@@ -32,7 +31,9 @@ class StringRotary(RegionRotary):
     Args:
         shift: S, the first distance that is shifted.
         window: W, the distance that S becomes; at most ``shift``.
-        rotary: ``base``, ``layout`` and ``rotary_dim`` of ``Rotary``.
+        base: determines the lowest frequency of the rotation.
+        layout: ``"half"`` or ``"interleaved"``: which columns form a pair.
+        rotary_dim: number of leading columns that are rotated; ``None`` for the whole head.
 
     >>> import torch
     >>> near, far = StringRotary(shift=5, window=2).regions(torch.tensor([[9]]), torch.arange(10)[None])
@@ -42,8 +43,16 @@ class StringRotary(RegionRotary):
 
     relative = True
 
-    def __init__(self, *, shift: int = 21, window: int = 8, **rotary: Any) -> None:
-        super().__init__(**rotary)
+    def __init__(
+        self,
+        *,
+        shift: int = 21,
+        window: int = 8,
+        base: float = 10000.0,
+        layout: str = "half",
+        rotary_dim: int | None = None,
+    ) -> None:
+        super().__init__(base=base, layout=layout, rotary_dim=rotary_dim)
         self.shift = require_integer("StringRotary", "shift", shift, remedy="pass a third of the trained length")
         self.window = require_integer("StringRotary", "window", window, remedy="pass a number of tokens")
         require_order("StringRotary", shift, window)

@@ -137,7 +137,7 @@ SLIDERS: dict[str, tuple[str, tuple[Slider, ...]]] = {
     ),
     "Fope": ("Fope(context={context}, learnable=True)", (choices("context", (8, 16, 32, 64, 128, 512), 64),)),
     "SelfExtendRotary": ("SelfExtendRotary(group={group}, window={window})", (choices("group", (1, 2, 4), 2), choices("window", (4, 8, 16, 32), 4))),
-    "DualChunkRotary": ("DualChunkRotary(chunk={chunk}, window={window})", (choices("chunk", (6, 12, 24, 48), 6), choices("window", (0, 1, 2, 4), 2))),
+    "DualChunkRotary": ("DualChunkRotary(chunk={chunk}, window={window})", (choices("chunk", (6, 12, 24, 48), 6), choices("window", (1, 2, 4), 2))),
     "StringRotary": ("StringRotary(shift={shift}, window={window})", (choices("shift", (5, 8, 16, 32), 5), choices("window", (1, 2, 4, 5), 2))),
     "AxialRotary": ("AxialRotary(grid=(6, 8), base={base})", (choices("base", (10, 100, 1000, 10000), 100),)),
     "Pope": ("Pope(base={base}, phase='uniform')", (choices("base", (100, 1000, 10000, 100000), 10000),)),
