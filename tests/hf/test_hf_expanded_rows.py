@@ -1,7 +1,9 @@
 """Expanded rows: several rows of a batch for each sequence, one distribution, and caches that follow."""
 
 import copy
+import gc
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,21 @@ def test_rows_of_a_sequence_stay_together():
                 checks.equal(out.logits, whole[order, 10:])
     finally:
         handle.remove()
+
+
+@torch.no_grad()
+def test_a_cache_is_freed_with_its_last_reference():
+    """Not later, by the garbage collector: the caches of many batches would fill the memory of a GPU."""
+    model, ids = tiny("llama"), tokens(2, 12)
+    gc.disable()
+    try:
+        with hf.expand_rows(model, 2, mean):
+            cache = model(input_ids=ids, use_cache=True).past_key_values
+            keys = weakref.ref(copy.deepcopy(cache).layers[0].keys), weakref.ref(cache.layers[0].keys)
+            del cache
+        assert [key() for key in keys] == [None, None]
+    finally:
+        gc.enable()
 
 
 @torch.no_grad()

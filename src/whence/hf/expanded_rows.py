@@ -11,7 +11,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import MethodType
 from typing import Any
 
 import torch
@@ -123,25 +122,31 @@ def _prepare_cache(cache: Any, batch: int, copies: int) -> None:
 
 
 def _move_rows_together(cache: Any, copies: int) -> None:
-    """Let a cache understand indices of sequences, as beam search passes them. Bound methods survive a deep copy."""
+    """Let a cache understand indices of sequences, as beam search passes them, also after a deep copy.
+
+    Its class changes. Methods bound to the cache would keep it, and the memory of its keys, until the garbage collector runs.
+    """
     cache.__dict__[COPIES] = copies
-    cache.reorder_cache = MethodType(_reorder_cache, cache)
-    cache.batch_select_indices = MethodType(_batch_select_indices, cache)
-    cache.batch_repeat_interleave = MethodType(_batch_repeat_interleave, cache)
+    kind = type(cache)
+    if not issubclass(kind, _RowsTogether):
+        cache.__class__ = type(kind.__name__, (_RowsTogether, kind), {"__module__": kind.__module__})
 
 
-def _reorder_cache(cache: Any, beam_idx: Tensor) -> None:
-    type(cache).reorder_cache(cache, _row_indices(cache, beam_idx))
+class _RowsTogether:
+    """The methods of a cache that select rows, for rows that belong together."""
 
+    layers: list[Any]
 
-def _batch_select_indices(cache: Any, indices: Tensor) -> None:
-    type(cache).batch_select_indices(cache, _row_indices(cache, indices))
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        super().reorder_cache(_row_indices(self, beam_idx))  # type: ignore[misc]  # of the cache's own class
 
+    def batch_select_indices(self, indices: Tensor) -> None:
+        super().batch_select_indices(_row_indices(self, indices))  # type: ignore[misc]
 
-def _batch_repeat_interleave(cache: Any, repeats: int) -> None:
-    keys = cache.layers[0].keys
-    sequences = torch.arange(keys.shape[0] // cache.__dict__[COPIES], device=keys.device)
-    _batch_select_indices(cache, sequences.repeat_interleave(repeats))
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        keys = self.layers[0].keys
+        sequences = torch.arange(keys.shape[0] // self.__dict__[COPIES], device=keys.device)
+        self.batch_select_indices(sequences.repeat_interleave(repeats))
 
 
 def _row_indices(cache: Any, sequences: Tensor) -> Tensor:
