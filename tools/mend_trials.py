@@ -17,8 +17,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from whence.hf.gguf import cache_folder
@@ -28,6 +28,7 @@ from whence.mend.catalogue import CURES
 TASKS = (("key-value", 20, 3), ("documents", 10, 5), ("needle", 20, 5), ("key-value", 10, 5))
 ITEMS = 400  # half of them choose settings, 200 judge
 ADAPTERS = Path("build/in2")
+SMALLEST = 1_000  # tokens in a batch
 CHARACTERS = 2_000_000  # of the text that IN2 examples are made from
 
 
@@ -63,40 +64,59 @@ def train_in2(name: str, text: Path, device: str) -> None:
     print(f"{name}: trained in {time.time() - began:.0f} s", flush=True)
 
 
-def commands(names: list[str], minutes: float, out: Path, in2: bool) -> Iterator[list[str]]:
-    """The ``whence mend`` command of every trial, the longest tasks first: all cures but IN2, or IN2 alone."""
-    for task, length, slots in TASKS:
+@dataclass(frozen=True)
+class Job:
+    """Some cures of one trial. Processes may share the folder of a trial: every record has a file of its own."""
+
+    name: str
+    model: str
+    task: tuple[str, int, int]
+    cures: tuple[str, ...]
+
+    def command(self, seconds: float, tokens: int, out: Path) -> list[str]:
+        task, length, slots = self.task
+        return [
+            sys.executable, "-m", "whence", "mend", self.model, *(word for cure in self.cures for word in ("--cure", cure)),
+            "--task", task, "--length", str(length), "--slots", str(slots), "--items", str(ITEMS),
+            "--device", "cuda", "--dtype", "bfloat16", "--batch-tokens", str(tokens), "--budget", f"{seconds:.0f}s",
+            "--out", str(out),
+        ]  # fmt: skip
+
+
+def list_jobs(names: list[str], parts: int) -> list[Job]:
+    """The jobs of every trial, the longest tasks first: all cures but IN2 in ``parts`` processes, and then IN2 alone."""
+    ordinary = [cure for cure in CURES if cure != "in2"]
+    groups = [tuple(ordinary[part::parts]) for part in range(parts)]
+    jobs, last = [], []
+    for task in TASKS:
         for name in names:
-            cures = [f"in2(adapter='{ADAPTERS / name}')"] if in2 else [cure for cure in CURES if cure != "in2"]
-            yield [
-                sys.executable, "-m", "whence", "mend", model_name(name), *(word for cure in cures for word in ("--cure", cure)),
-                "--task", task, "--length", str(length), "--slots", str(slots), "--items", str(ITEMS),
-                "--device", "cuda", "--dtype", "bfloat16", "--batch-tokens", "16000", "--budget", f"{minutes:g}m",
-                "--out", str(out),
-            ]  # fmt: skip
+            model, label = model_name(name), f"{name}-{task[0]}-{task[1]}"
+            jobs += [Job(f"{label}-{number}", model, task, group) for number, group in enumerate(groups)]
+            last.append(Job(f"{label}-in2", model, task, (f"in2(adapter='{ADAPTERS / name}')",)))
+    return jobs + last
 
 
-def run(names: list[str], minutes: float, out: Path, jobs: int, logs: Path) -> None:
-    """Every trial, then IN2 in every trial, several at a time, until the time limit."""
-    deadline = time.time() + 60 * minutes
-    logs.mkdir(parents=True, exist_ok=True)
+def run(options: argparse.Namespace) -> None:
+    """Every job, several at a time, until the time limit. A job that fails is repeated with half as many tokens in a batch."""
+    deadline = time.time() + 60 * options.minutes
+    options.logs.mkdir(parents=True, exist_ok=True)
 
-    def execute(numbered: tuple[int, list[str]]) -> None:
-        number, command = numbered
-        left = (deadline - time.time()) / 60
-        if left < 0.5:
-            print(f"trial {number}: not started, the time limit is near", flush=True)
-            return
-        command[command.index("--budget") + 1] = f"{left * 60:.0f}s"
-        with (logs / f"{'-'.join(names)}-{number}.log").open("w") as log:
-            code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ).returncode
-        print(
-            f"trial {number}: exit code {code}, {' '.join(command[3:5])} ... {left:.1f} minutes were left", flush=True
-        )
+    def execute(job: Job) -> None:
+        tokens, code = options.tokens, 1
+        while code and tokens >= SMALLEST:
+            left = deadline - time.time()
+            if left < 30:
+                print(f"{job.name}: the time limit is near", flush=True)
+                return
+            began = time.time()
+            with (options.logs / f"{job.name}-{tokens}.log").open("w") as log:
+                command = job.command(left, tokens, options.out)
+                code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ).returncode
+            print(f"{job.name}: exit code {code} after {time.time() - began:.0f} s", flush=True)
+            tokens //= 2
 
-    every = [*commands(names, minutes, out, in2=False), *commands(names, minutes, out, in2=True)]
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(execute, enumerate(every)))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(execute, list_jobs(options.models, options.parts)))
 
 
 def main() -> None:
@@ -108,15 +128,17 @@ def main() -> None:
     own.add_argument("--device", default="cuda")
     own = subparsers.add_parser("run", help="Run or resume the trials.")
     own.add_argument("models", nargs="+", choices=("smollm2", "gemma3"))
-    own.add_argument("--minutes", type=float, default=20.0, help="Time limit.")
-    own.add_argument("--jobs", type=int, default=8, help="Trials at a time.")
+    own.add_argument("--minutes", type=float, default=20.0, help="Time limit; rerun to resume.")
+    own.add_argument("--jobs", type=int, default=8, help="Processes at a time.")
+    own.add_argument("--parts", type=int, default=2, help="Processes of each trial.")
+    own.add_argument("--tokens", type=int, default=16_000, help="Tokens in a batch, at first.")
     own.add_argument("--out", type=Path, default=Path("build/mend"), help="Folder for the records.")
     own.add_argument("--logs", type=Path, default=Path("build/logs"))
     options = parser.parse_args()
     if options.command == "train-in2":
         train_in2(options.model, options.text, options.device)
     else:
-        run(options.models, options.minutes, options.out, options.jobs, options.logs)
+        run(options)
 
 
 if __name__ == "__main__":
