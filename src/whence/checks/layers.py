@@ -30,7 +30,7 @@ def gradients(fixture: Fixture) -> None:
     _check_gradients({"the input x": x.clone().requires_grad_(True)}, fixture.run, fast=True)
     if named_parameters:
         large = sum(p.numel() for p in named_parameters.values()) > 256
-        named = {f"parameter {name}": p for name, p in named_parameters.items()}
+        named: dict[str, Tensor] = {f"parameter {name}": p for name, p in named_parameters.items()}
         _check_gradients(named, lambda *_: fixture.run(x), fast=large)
 
 

@@ -113,7 +113,7 @@ def _shortlist(problem: Problem, candidates: Sequence[Candidate], counts: Counte
     refined.
     """
     alone = [problem.fit(candidate) for candidate in candidates if len(candidate.shapes) < 2]
-    pairs = []
+    pairs: list[tuple[float, int, Candidate, Array]] = []
     for candidate in candidates:
         if len(candidate.shapes) == 2:
             starts, chi = problem.search(candidate)
