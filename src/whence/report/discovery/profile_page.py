@@ -11,7 +11,8 @@ from whence.report.formatting import format_number
 from whence.report.html_page import provenance_section, render_page
 from whence.report.probe.tables import table
 
-STYLE = """.band { fill: var(--c); opacity: .16; } .small-multiples { display: grid; gap: .8rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }"""
+STYLE = """.band { fill: var(--c); opacity: .16; } .small-multiples { display: grid; gap: .8rem 1.6rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
+section + section { margin-top: 2.2rem; }"""
 SHOWN = 3  # heads of a family beside its name; the others are collapsed
 
 
@@ -35,7 +36,7 @@ def page(record: dict[str, Any]) -> str:
         own = [one for one in record["heads"] if one["name"] == name]
         layers = sorted({one["layer"] for one in own})
         explained = sorted(one["explained"] for one in own)[len(own) // 2]
-        rows.append([name, str(count), f"{layers[0]} to {layers[-1]}", format_number(explained, 3)])
+        rows.append([name, str(count), str(layers[0]) if layers[0] == layers[-1] else f"{layers[0]} to {layers[-1]}", format_number(explained, 3)])
     caption = "The formula of the logarithm of the mean attention by distance, for each head."
     answer = (
         '<section aria-labelledby="families"><h2 id="families">Which curve does attention follow?</h2>'
