@@ -10,6 +10,7 @@ import torch
 from rich.console import Console
 
 from whence.cli import live_table, progress
+from whence.cli.bench_report import print_rows
 from whence.cli.fitted_table import NARROW
 from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
@@ -176,3 +177,12 @@ def test_the_table_of_arms_fits_the_terminal(clock, width, shown, left_out, tmp_
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width and "2 of 4 runs" in text.replace("\n", " ")
     assert all(words in text for words in shown) and not any(words in text for words in left_out)
+
+
+def test_scores_of_benchmarks_are_whole_on_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    head = ("task", "metric", "score (95% interval)", "items")
+    print_rows("Benchmarks", head, [["squad", "F1, unanswerable", "0.0% (0.0 to 65.8)", "2"], ["", "[b]", "1%", "3"]])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40 and lines[1].rstrip() == "squad" and lines[-1].strip() == "[b]: score 1%, items 3"
+    assert " ".join(lines[2].split() + lines[3].split()) == "F1, unanswerable: score 0.0% (0.0 to 65.8), items 2"

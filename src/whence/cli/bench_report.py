@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from whence.cli.fitted_table import NARROW
 from whence.cli.json_output import select
 from whence.errors import usage_error
 from whence.records import find_folders
@@ -64,13 +65,25 @@ def find_benchmarks(folder: Path) -> list[Path]:
 
 
 def print_rows(title: str, head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table on the terminal with the first columns of the rows."""
+    """A table on the terminal with the first columns of the rows. A narrow terminal gets a paragraph for each row."""
     from rich.console import Console
+    from rich.markup import escape
+    from rich.padding import Padding
     from rich.table import Table
 
+    console = Console(highlight=False)
+    if console.width < NARROW:
+        console.print(title, style="italic", markup=False)
+        for task, lead, *cells in (row[: len(head)] for row in rows):
+            if task:
+                console.print(task, style="bold", markup=False)
+            names = [name.partition(" (")[0] for name in head[2:]]
+            values = ", ".join(f"{name} {cell}" for name, cell in zip(names, cells, strict=True))
+            console.print(Padding(escape(f"{lead}: {values}"), (0, 0, 0, 2)))
+        return
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     for name in head:
         table.add_column(name)
     for row in rows:
         table.add_row(*row[: len(head)])
-    Console(highlight=False).print(table)
+    console.print(table)

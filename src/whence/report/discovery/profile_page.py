@@ -36,7 +36,14 @@ def page(record: dict[str, Any]) -> str:
         own = [one for one in record["heads"] if one["name"] == name]
         layers = sorted({one["layer"] for one in own})
         explained = sorted(one["explained"] for one in own)[len(own) // 2]
-        rows.append([name, str(count), str(layers[0]) if layers[0] == layers[-1] else f"{layers[0]} to {layers[-1]}", format_number(explained, 3)])
+        rows.append(
+            [
+                name,
+                str(count),
+                str(layers[0]) if layers[0] == layers[-1] else f"{layers[0]} to {layers[-1]}",
+                format_number(explained, 3),
+            ]
+        )
     caption = "The formula of the logarithm of the mean attention by distance, for each head."
     answer = (
         '<section aria-labelledby="families"><h2 id="families">Which curve does attention follow?</h2>'
