@@ -14,6 +14,9 @@ before = set(sys.modules)
 import whence
 print(*(set(sys.modules) - before))
 print('heavy:', *(set({HEAVY!r}) & set(sys.modules)))  # torch may not bring them either
+q = torch.ones(1, 1, 2, 4, requires_grad=True)
+whence.attend(q, q, q, backend='blockwise').sum().backward()
+print('compiler:', 'torch._dynamo' in sys.modules)
 import whence.cli.app
 print('command:', *(set({LATE!r}) & set(sys.modules)))
 print(all(getattr(whence, name) is not None for name in whence.__all__))
@@ -41,14 +44,18 @@ def test_import_loads_torch_alone(printed):
     assert heavy == "heavy:"
 
 
+def test_attention_on_a_cpu_imports_no_compiler(printed):
+    assert printed[2] == "compiler: False"  # it takes seconds
+
+
 def test_everything_promised_is_there(printed):
-    promised, unknown = printed[3:5]
+    promised, unknown = printed[4:6]
     assert promised == "True" and "no attribute 'nonsense'" in unknown
 
 
 def test_show_without_matplotlib_names_the_extra(printed):
-    assert printed[5] == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'
+    assert printed[6] == 'whence.show needs matplotlib, which is not installed; run: pip install "whence[plot]".'
 
 
 def test_the_command_line_loads_what_a_command_needs_when_it_runs(printed):
-    assert printed[2] == "command:"
+    assert printed[3] == "command:"

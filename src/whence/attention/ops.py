@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ _ARGUMENTS = (
 )
 
 
+_define = functools.partial(torch.library.define, tags=torch.Tag.pt2_compliant_tag)
+
+
 def _unpack(
     q: Tensor, k: Tensor, arguments: tuple[Any, ...]
 ) -> tuple[Span, blockwise_kernel.Tables, blockwise_kernel.Settings]:
@@ -29,25 +33,29 @@ def _unpack(
     )
 
 
-@torch.library.custom_op(
-    "whence::tiled_attention", mutates_args=(), schema=f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
+# torch.library.custom_op would import the compiler, which takes seconds, at the first call
+_define("whence::tiled_attention", f"({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
+_define(
+    "whence::tiled_attention_backward",
+    f"(Tensor grad, Tensor out, Tensor tops, Tensor totals, {_ARGUMENTS}, bool[] needed)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
-def tiled_attention(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+tiled_attention = torch.ops.whence.tiled_attention.default
+tiled_attention_backward = torch.ops.whence.tiled_attention_backward.default
+
+
+@torch.library.impl("whence::tiled_attention", "default")
+def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return blockwise_kernel.forward(q, k, v, *_unpack(q, k, arguments))
 
 
-@tiled_attention.register_fake
+@torch.library.register_fake("whence::tiled_attention")
 def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3]), q.new_empty(q.shape[:3])
 
 
-@torch.library.custom_op(
-    "whence::tiled_attention_backward",
-    mutates_args=(),
-    schema=f"(Tensor grad, Tensor out, Tensor tops, Tensor totals, {_ARGUMENTS}, bool[] needed)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
-def tiled_attention_backward(
+@torch.library.impl("whence::tiled_attention_backward", "default")
+def _(
     grad: Tensor, out: Tensor, tops: Tensor, totals: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
     *arguments, needed = rest
@@ -56,7 +64,7 @@ def tiled_attention_backward(
     return tuple(q.new_empty(0) if r is None else r.contiguous() for r in results)
 
 
-@tiled_attention_backward.register_fake
+@torch.library.register_fake("whence::tiled_attention_backward")
 def _(
     grad: Tensor, out: Tensor, tops: Tensor, totals: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, ...]:
@@ -155,4 +163,4 @@ def dense_attention(
     return weights[..., : span.keys] @ v
 
 
-tiled_attention.register_autograd(_backward, setup_context=_save_for_backward)
+torch.library.register_autograd("whence::tiled_attention", _backward, setup_context=_save_for_backward)
