@@ -4,8 +4,8 @@
     python tools/mend_figure.py --results FOLDER --out FILE      # FOLDER/mend holds trials of `whence mend`
 
 A row for each model, a panel for each task, a line for the untouched model and for each of the model's best cures. The best
-are those with the largest change of the average over all tasks, among the cures that the trials in `results/mend/` judged in
-the most tasks.
+are those with the largest change of the average over all tasks, among the cures that were judged in every task and whose 95%
+interval is above zero; without one, the cure with the largest change.
 """
 
 from __future__ import annotations
@@ -62,6 +62,13 @@ def load_cures(folders: LedgerFolders, model: str, min_items: int = MIN_ITEMS) -
     return sorted((one for one in found if len(one.pairs) == most), key=lambda one: -one.change)
 
 
+def choose_best(cures: list[CureCurves]) -> list[CureCurves]:
+    """The cures of a model that are drawn, of all that were judged, the largest change first."""
+    most = max((len(one.pairs) for one in cures), default=0)
+    everywhere = [one for one in cures if len(one.pairs) == most]
+    return [one for one in everywhere if one.low > 0][:BEST] or everywhere[:1]
+
+
 def by_length(task: str) -> tuple[str, int]:
     """The order of tasks: by kind and then by length, as a number."""
     kind, _, length = task.partition("-of-")
@@ -73,7 +80,7 @@ def draw_trials(models: dict[str, list[CureCurves]], task_names: dict[str, str])
     from matplotlib.figure import Figure
 
     tasks = sorted({task for cures in models.values() for one in cures for task in one.pairs}, key=by_length)
-    shown = {title: cures[:BEST] for title, cures in models.items()}
+    shown = {title: choose_best(cures) for title, cures in models.items()}
     names = list(dict.fromkeys(one.cure for cures in shown.values() for one in cures))
     styles = {name: STYLES[(index + 1) % len(STYLES)] for index, name in enumerate(names)}
     panel = max(1.7, min(2.6, 9.5 / len(tasks)))  # inches; a wider figure is too small to read in a README
@@ -146,8 +153,9 @@ def describe(shown: dict[str, list[CureCurves]]) -> str:
         )
         parts.append(f"{title}, {items} items a slot: {changes}")
     return (
-        f"Shown are the {BEST} cures with the largest change of the average over all tasks, on items that chose no settings. "
-        f"Points of that change with 95% bootstrap intervals over items, not corrected for the choice. {'. '.join(parts)}."
+        f"Shown are up to {BEST} cures with the largest change of the average over all tasks, on items that chose no settings, if its "
+        f"interval is above zero. Points of that change with 95% bootstrap intervals over items, not corrected for the choice. "
+        f"{'. '.join(parts)}."
     )
 
 

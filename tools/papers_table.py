@@ -64,7 +64,7 @@ def command_for(claim: dict[str, Any], studies: dict[str, str]) -> str:
     if "probe" in record.parts:
         return "whence probe smollm2 --full"
     if "mend" in record.parts:
-        return f"whence mend {record.name.rpartition('-')[0]}"
+        return "python tools/mend_trials.py run smollm2 gemma3"
     if record.parts[0] == "benchmarks":
         return f"python {record.parent.parent / record.stem}.py"
     return studies[re.sub(r"-[0-9a-f]{12}$", "", record.name.removesuffix(".json"))]
