@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from whence import Alibi, NoPosition
-from whence.explore.mechanism_view import Settings, split_words, view_mechanism, word_weights
+from whence.attention.module import Attention
+from whence.explore.mechanism_view import Settings, build, split_words, view_mechanism, word_weights
 from whence.explore.mechanisms_tab import load_own, make_settings, picked_names, view_side
+from whence.explore.onnx_file import export_onnx
 from whence.position.catalogue import SHORT_NAMES
 
 SMALL = Settings(heads=2, length=16, context=16)
@@ -86,3 +88,16 @@ def test_a_head_beyond_the_last_shows_the_last():
     figures, sentence, _ = view_side("alibi", *values)
     assert "head 11" in figures or "head 1" in figures
     assert "From “a”" in sentence
+
+
+def test_the_onnx_file_computes_the_layer_at_another_length(tmp_path):
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    dims = Settings(heads=2, context=16).dims
+    path = export_onnx("Alibi(scale=2)", dims, tmp_path)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    x = torch.randn(3, 11, dims.embed_dim)
+    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.manual_seed(0)  # as the export draws its weights
+    layer = Attention(dims.embed_dim, dims.heads, build("Alibi(scale=2)", dims), causal=True)
+    torch.testing.assert_close(torch.from_numpy(found), layer(x).detach(), atol=1e-4, rtol=1e-3)
