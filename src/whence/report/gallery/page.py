@@ -25,7 +25,7 @@ from whence.report.gallery.exhibits import COMPOSITIONS, HEADS, LENGTH, Exhibit,
 from whence.report.gallery.tables import DRAWN, SHORTEST_AXIS, TOLERANCE, GridTables, compute_tables
 from whence.report.html_page import definition_list, read_asset, render_page
 
-MAX_BYTES = 1_300_000  # a page that opens at once, also as a part of a documentation site
+MAX_BYTES = 1_500_000  # a page that opens at once, also as a part of a documentation site
 #: the largest level of a table by its bytes: 14 bits place a curve, and read it to three digits on most axes
 TOP_LEVELS = {1: 2**8 - 1, 2: 2**14 - 1}
 COARSE = 20  # a table whose range is more than so many times that of the default needs two bytes
