@@ -6,6 +6,7 @@ import pytest
 
 from whence import records
 from whence.bench.bench_folder import PLAN
+from whence.bench.corpus_counts import bootstrap_corpus, count_matches
 from whence.bench.findings import collect_findings, compare_benchmarks, mean_interval
 from whence.errors import WhenceError
 from whence.probe.identity import text_checksum
@@ -25,7 +26,7 @@ def write_folder(folder, values, model="before", hash_="0" * 16, **changes):
             "item": str(n),
             "values": {"acc": value},
             "answer": "x",
-            "target": "x",
+            "counts": {},
             "prompt_hash": "h",
             "shortened": n == 0,
         }
@@ -112,3 +113,13 @@ def test_a_changed_plan_or_a_foreign_record_is_an_error(tmp_path):
     (folder / PLAN).write_text(json.dumps(content))
     with pytest.raises(WhenceError, match="not a plan with its own hash"):
         collect_findings(folder)
+
+
+def test_corpus_metrics_have_intervals_from_counts_of_the_items():
+    pytest.importorskip("sacrebleu")
+    answers = ["a b c d e", "a b c x y", "p q r s t", "a q c d e"]
+    counts = [count_matches("bleu", answer, "a b c d e") for answer in answers]
+    draws = bootstrap_corpus("bleu", counts)
+    assert min(draws) < 30 < max(draws) and len(set(draws)) > 20
+    assert bootstrap_corpus("bleu", counts[:1] * 3) == pytest.approx([100.0] * 500)
+    assert set(bootstrap_corpus("ter", [count_matches("ter", "a b", "a c")] * 2)) == {50.0}

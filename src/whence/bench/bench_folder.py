@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from whence import records
+from whence.bench.corpus_counts import WITHOUT_COUNTS, count_matches
 from whence.bench.harness import BenchTask, OnRequest, Settings, run_task
 from whence.errors import usage_error
 from whence.probe.identity import text_checksum
@@ -125,7 +126,7 @@ def measure(
         for name, value in results["results"][key].items()
         if "," in name and "_stderr" not in name and isinstance(value, int | float)
     }
-    rows = [describe_sample(sample) for sample in samples]
+    rows = [describe_sample(sample, task.corpus) for sample in samples]
     accelerator = torch.cuda.get_device_name(lm.device) if lm.device.type == "cuda" else None
     return {
         "kind": "benchmark",
@@ -150,8 +151,8 @@ def measure(
     }
 
 
-def describe_sample(sample: dict[str, Any]) -> dict[str, Any]:
-    """The row of a record: the item, its values by metric, the answer and the target."""
+def describe_sample(sample: dict[str, Any], corpus: Sequence[str] = ()) -> dict[str, Any]:
+    """The row of a record: the item, its values by metric, the answer, and the counts behind corpus metrics."""
     values = {
         name: float(sample[name])
         for name in sample["metrics"]
@@ -162,7 +163,11 @@ def describe_sample(sample: dict[str, Any]) -> dict[str, Any]:
         "item": sample["item"],
         "values": values,
         "answer": json.loads(json.dumps(answer, default=str)),
-        "target": sample["target"] if isinstance(sample["target"], str | int) else str(sample["target"]),
+        "counts": {
+            name: count_matches(name, str(answer), str(sample["target"]))
+            for name in corpus
+            if name not in WITHOUT_COUNTS
+        },
         "prompt_hash": sample["prompt_hash"],
         "shortened": sample["shortened"],
     }

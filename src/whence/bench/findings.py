@@ -17,7 +17,7 @@ from torch import Tensor
 
 from whence import records
 from whence.bench.bench_folder import load_plan, read_records
-from whence.bench.tasks.scores import corpus_metric
+from whence.bench.corpus_counts import WITHOUT_COUNTS, bootstrap_corpus
 from whence.errors import MissingExtra, usage_error
 from whence.lab.results import group_environments
 from whence.probe.curves import LEVEL, bootstrap_means
@@ -27,8 +27,6 @@ from whence.statistics import AnalysisPlan, compare_paired, proportion
 
 Record = dict[str, Any]
 MARGIN = 2.0  # points
-CORPUS_DRAWS = 500
-WITHOUT_COUNTS = ("chrf", "codebleu")  # corpus metrics whose counts by item are not published
 
 
 def collect_findings(folder: Path, command: str = "") -> Record:
@@ -116,7 +114,7 @@ def corpus_interval(record: Record, name: str) -> list[float] | None:
     if name not in record["corpus"] or record["items"] < 2 or name in WITHOUT_COUNTS:
         return None
     try:
-        draws = bootstrap_corpus(name, [(str(row["answer"]).strip(), str(row["target"])) for row in record["rows"]])
+        draws = bootstrap_corpus(name, [row["counts"][name] for row in record["rows"]])
     except MissingExtra:  # a report needs no extra; the score stays without an interval
         return None
     return quantile_interval(torch.tensor(draws, dtype=torch.float64))
@@ -127,24 +125,6 @@ def quantile_interval(draws: Tensor) -> list[float] | None:
     tail = (1 - LEVEL) / 2
     low, high = torch.quantile(draws, torch.tensor([tail, 1 - tail], dtype=draws.dtype)).tolist()
     return [low, high] if low < high else None
-
-
-def bootstrap_corpus(name: str, pairs: Sequence[tuple[str, str]]) -> list[float]:
-    """Scores of (answer, reference) pairs that are drawn with replacement, from the counts of each pair."""
-    metric = corpus_metric(name, effective_order=True)
-    every = [metric.sentence_score(answer, [reference]) for answer, reference in pairs]
-    if name == "ter":
-        table = torch.tensor([[float(one.num_edits), float(one.ref_length)] for one in every], dtype=torch.float64)
-        means = bootstrap_means(table, seed=0, draws=CORPUS_DRAWS)
-        return (100 * means[:, 0] / means[:, 1]).tolist()
-    counts = [[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in every]
-    sums = bootstrap_means(torch.tensor(counts, dtype=torch.float64), seed=0, draws=CORPUS_DRAWS) * len(pairs)
-    scores = []
-    for row in sums.round().long().tolist():
-        correct, total, (answer, reference) = row[:4], row[4:8], row[8:]
-        whole = metric.compute_bleu(correct, total, answer, reference, metric.smooth_method, metric.smooth_value)
-        scores.append(float(whole.score))
-    return scores
 
 
 def compare_benchmarks(
