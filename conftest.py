@@ -25,7 +25,7 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
-        importlib.import_module("whence.attention.fused.launch")  # triton itself, and every kernel
+        importlib.import_module("whence.attention.fused.eager_plan")  # triton itself, and every kernel
     finally:
         if before is None:
             del os.environ["TRITON_INTERPRET"]

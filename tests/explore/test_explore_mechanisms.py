@@ -19,7 +19,8 @@ SMALL = Settings(heads=2, length=16, context=16)
 def test_every_mechanism_is_drawn(text):
     view = view_mechanism(text, SMALL)
     assert "problem" not in view.figures and view.figures.count("<figure") == 5 and view.sentence.count("<figure") == 2
-    assert "nan" not in view.figures.lower().replace("alternan", "") and "position" in view.code
+    words = re.sub(r"base64,[\w+/=]*|alternan", "", view.figures, flags=re.IGNORECASE)  # pixels may spell anything
+    assert "nan" not in words.lower() and "position" in view.code
 
 
 def test_curves_tell_their_numbers_to_screen_readers():

@@ -49,7 +49,9 @@ def test_the_checks_group_queries_by_its_key_heads():
 
 
 def test_a_process_with_some_heads_does_not_use_the_frequencies_of_others():
-    with pytest.raises(WhenceError, match=r"select_heads\(LearnedRotary\).*method='all_gather'"):
+    with pytest.raises(
+        WhenceError, match=r"select_heads\(LearnedRotary\) got num_kv_heads=4.*key heads of this process"
+    ):
         select_heads(LearnedRotary(4, num_kv_heads=4), 2, 4)
     shared = LearnedRotary(4)
     assert select_heads(shared, 2, 4) is shared

@@ -253,12 +253,15 @@ def head_slices(fixture: Fixture) -> None:
     for parts, edges in (((position,), (0, heads)), (slices, cuts)):
         outs = []
         for part, (first, last) in zip(parts, pairwise(edges), strict=True):
-            tensors = [t[:, first:last] for t in (q, k, v)]
+            tensors = [t[:, first:last].clone() for t in (q, k, v)]  # a hook that writes into them has its own check
             clock = evaluate_clock(part, x, last - first)
             outs.append(attend(*tensors, position=part, clock=clock, causal=True, backend="reference"))
         out = torch.cat(outs, 1)
         leaves = list(named_parameters.values())
-        gradients = torch.autograd.grad(out.square().sum(), leaves, materialize_grads=True) if leaves else ()
+        if out.requires_grad:
+            gradients = torch.autograd.grad(out.square().sum(), leaves, materialize_grads=True)
+        else:  # hooks that do not use the parameters
+            gradients = tuple(torch.zeros_like(p) for p in leaves)
         results.append([out, *gradients])
     names = ["outputs", *(f"gradients of parameter {name}" for name in named_parameters)]
     for name, whole, sliced in zip(names, *results, strict=True):

@@ -56,7 +56,7 @@ def test_tensors_without_a_bias_table(monkeypatch):
 def test_masks(value, mask, shape):
     shape = (2, *shape[1:])  # with holes that differ between sequences
     options = masks(mask, shape[0], *shape[3:5])
-    if "q_positions" in options and shape == DECODED:
+    if "q_positions" in options and shape[1:] == DECODED[1:]:
         options["q_positions"] = torch.arange(67, 70)
     check_barrier(Barrier(2, value, "near"), shape, options, torch.float32, "equal")
 
