@@ -156,7 +156,7 @@ def extend_plan(plan: TrialPlan) -> TrialPlan:
 def default_trial_plan(model: str, include_documents: bool) -> TrialPlan:
     """Short prompts, for a model of a hundred million parameters on two cores. For claims, pass more items and use a GPU.
 
-    The first of four rounds takes about ten minutes with all cures; the budget decides how many follow.
+    On slow cores the first of four rounds takes longer than the budget of 15 minutes; the same command resumes it.
     """
     tasks = [
         TaskSpec("key-value", 16, 3, {"pairs": 4}),
