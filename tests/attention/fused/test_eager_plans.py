@@ -1,7 +1,6 @@
 """Eager calls that follow a plan: the same results as without one, few launches, and a new plan for every other signature."""
 
 import copy
-import pickle
 
 import pytest
 import torch
@@ -166,7 +165,8 @@ def test_plans_are_no_part_of_the_state(plans):
     q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)
     planned(position, q, k, v)
     assert eager.ATTRIBUTE in vars(position)
-    for copied in (copy.copy(position), copy.deepcopy(position), pickle.loads(pickle.dumps(position))):
+    assert eager.ATTRIBUTE not in position.__getstate__()  # what another process gets
+    for copied in (copy.copy(position), copy.deepcopy(position)):
         assert eager.ATTRIBUTE not in vars(copied)
     assert repr(copied) == repr(position)
 
