@@ -6,7 +6,7 @@
     python tools/pack_records.py papers/src/whence_papers/results/mend             # after the folders were copied there
 
 Both models are converted before: ``python -m whence.hf`` with the wheels that ``whence.hf.gguf`` names. A killed run resumes. Each
-trial is one ``whence mend`` command, which its records hold. IN2 is tried last, once its adapter exists.
+trial is one ``whence mend`` command, which its records hold. IN2 is tried last, where its adapter exists by then.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class Job:
     model: str
     task: tuple[str, int, int]
     cures: tuple[str, ...]
+    adapter: Path | None = None
 
     def command(self, seconds: float, tokens: int, out: Path) -> list[str]:
         task, length, slots = self.task
@@ -92,7 +93,7 @@ def list_jobs(names: list[str], parts: int) -> list[Job]:
         for name in names:
             model, label = model_name(name), f"{name}-{task[0]}-{task[1]}"
             jobs += [Job(f"{label}-{number}", model, task, group) for number, group in enumerate(groups)]
-            last.append(Job(f"{label}-in2", model, task, (f"in2(adapter='{ADAPTERS / name}')",)))
+            last.append(Job(f"{label}-in2", model, task, (f"in2(adapter='{ADAPTERS / name}')",), ADAPTERS / name))
     return jobs + last
 
 
@@ -102,6 +103,9 @@ def run(options: argparse.Namespace) -> None:
     options.logs.mkdir(parents=True, exist_ok=True)
 
     def execute(job: Job) -> None:
+        if job.adapter is not None and not job.adapter.exists():
+            print(f"{job.name}: skipped, because there is no {job.adapter}; train-in2 makes it", flush=True)
+            return
         tokens, code = options.tokens, 1
         while code and tokens >= SMALLEST:
             left = deadline - time.time()
