@@ -20,6 +20,8 @@ FIGURES = {
     },
     "pointer": {"next_location.png": "Learned bias over the distance to the last visit, for each arm"},
 }
+#: trials of cures are made by a tool that runs a command for each of them
+STORED_COMMANDS = " runs all trials, on a GPU; each record holds the `whence mend` command that makes it again"
 MEANINGS = {
     "reproduced": "The records agree with the claim.",
     "not reproduced": "The records contradict the claim.",
@@ -67,8 +69,10 @@ def _claim(claim: dict[str, Any], source: str, command: str) -> list[str]:
     if claim["by_definition"]:
         lines.append("- The claim holds or fails by definition; it is counted apart.")
     if command:
-        record = claim["record"].replace(f"{FOLDER.as_posix()}/", "")
-        lines.append(f"- **Run:** `{command}`" + (f", which writes `{record}`" if record else ""))
+        records = re.split(r", | and ", claim["record"].replace(f"{FOLDER.as_posix()}/", "")) if claim["record"] else []
+        lines.append(f"- **Run:** `{command}`{STORED_COMMANDS if 'mend_trials' in command else ''}")
+        if records:
+            lines.append(f"- **Record{'s' if len(records) > 1 else ''}:** " + ", ".join(f"`{one}`" for one in records))
     return lines
 
 
