@@ -50,6 +50,7 @@ def test_a_score_with_its_interval_and_a_page(tmp_path):
     )  # Wilson
     assert findings["tasks"][0]["shortened"] == 1
     text = page(findings)
+    assert '<th scope="col" class="text">metric</th>' in text and '<th scope="col">items</th>' in text
     assert "90.0% (59.6 to 98.2)" in text and "fewer than 20 items" in text and "glue: sst2" in text
 
 

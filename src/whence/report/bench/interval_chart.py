@@ -1,4 +1,7 @@
-"""A chart of estimates with intervals, one row each, as SVG."""
+"""A chart of estimates with intervals, one row each, as SVG.
+
+Each label is above its interval, so the chart is narrow and its words stay readable on a phone.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from dataclasses import dataclass
 from whence.report.comparison.svg import linear_scale
 from whence.report.formatting import format_number
 
-WIDTH, ROW, TOP, BOTTOM = 720, 26, 8, 26
-LEFT, RIGHT = 300, 700
-MAX_LABEL = 44
+WIDTH, ROW, TOP, BOTTOM = 440, 38, 4, 26
+LEFT, RIGHT = 12, 425
+LABEL, LINE = 14, 27  # below the top of a row
+MAX_LABEL = 62
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,15 @@ def interval_chart(rows: Sequence[Interval], title: str, *, zero: bool = False, 
     for at in marks:
         parts.append(f'<line class="margin" x1="{scale(at):.1f}" x2="{scale(at):.1f}" y1="{TOP}" y2="{floor}"/>')
     for number, row in enumerate(rows):
-        parts.append(
-            _draw_row(row, TOP + ROW * number + ROW / 2, [scale(value) for value in (row.estimate, *(row.ends or ()))])
-        )
+        parts.append(_draw_row(row, TOP + ROW * number, [scale(value) for value in (row.estimate, *(row.ends or ()))]))
     return (
-        f'<svg class="chart" style="max-width: 46rem" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'<svg class="chart" style="max-width: 34rem" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{html.escape(title)}">{"".join(parts)}</svg>'
     )
 
 
-def _draw_row(row: Interval, y: float, places: Sequence[float]) -> str:
+def _draw_row(row: Interval, top: float, places: Sequence[float]) -> str:
+    y = top + LINE
     label = row.label if len(row.label) <= MAX_LABEL else row.label[: MAX_LABEL - 1] + "…"
     ends = " to ".join(format_number(end, 1) for end in row.ends) if row.ends else "no interval"
     words = f"{row.label}: {format_number(row.estimate, 1)} ({ends})"
@@ -58,6 +61,6 @@ def _draw_row(row: Interval, y: float, places: Sequence[float]) -> str:
         whisker = f'<line class="whisker" x1="{places[1]:.1f}" x2="{places[2]:.1f}" y1="{y}" y2="{y}"/>'
     return (
         f'<g class="hue1"><title>{html.escape(words)}</title>'
-        f'<text class="label" x="{LEFT - 14}" y="{y + 4}" text-anchor="end">{html.escape(label)}</text>'
+        f'<text class="label" x="0" y="{top + LABEL}">{html.escape(label)}</text>'
         f'{whisker}<circle class="dot" cx="{places[0]:.1f}" cy="{y}" r="4.5"/></g>'
     )

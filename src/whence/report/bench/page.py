@@ -28,6 +28,7 @@ COMPARISON_HEAD = (
     "task", "verdict", "metric", "before", "after", "difference (interval)", "p", "items", "better, worse items",
     "further items to decide",
 )  # fmt: skip
+TEXT_COLUMNS = ("verdict", "metric")
 
 
 def page(findings: dict[str, Any]) -> str:
@@ -47,7 +48,7 @@ def page(findings: dict[str, Any]) -> str:
         _section(
             "tasks",
             "All scores",
-            table("Intervals are for new items of the same kind.", HEAD, score_rows(findings))
+            table("Intervals are for new items of the same kind.", HEAD, score_rows(findings), TEXT_COLUMNS)
             + '<p class="small">Wilson’s interval where an item is right or wrong, else a bootstrap over items.'
             " Shortened prompts lost their middle to fit into the model.</p>"
             + _older(findings["older"])
@@ -157,7 +158,7 @@ def comparison_page(findings: dict[str, Any]) -> str:
         _section(
             "tasks",
             "Every task",
-            table("Both models on the same items.", COMPARISON_HEAD, comparison_rows(findings))
+            table("Both models on the same items.", COMPARISON_HEAD, comparison_rows(findings), TEXT_COLUMNS)
             + f'<p class="small">{html.escape(describe_rule(findings))}</p>',
         ),
         provenance_section({**findings, "studies": studies}),

@@ -19,6 +19,7 @@ from whence.report.probe.sentences import (
 )
 
 BASELINES = ("closed book", "oracle")
+TEXT, NUMBER = ' class="text"', ' class="n"'
 
 #: by the quantity that is multiplied
 EMPHASIZED = {
@@ -27,14 +28,19 @@ EMPHASIZED = {
 }
 
 
-def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose first column names its rows."""
+def table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: Sequence[str] = ()) -> str:
+    """A table whose first column names its rows. It is aligned left, as are ``text_columns``; numbers are aligned right."""
+    is_text = [not number or name in text_columns for number, name in enumerate(head)]
     top = "".join(
-        f'<th scope="col"{"" if i else " class=text"}>{html.escape(name)}</th>' for i, name in enumerate(head)
-    ).replace("class=text", 'class="text"')
+        f'<th scope="col"{TEXT if text else ""}>{html.escape(name)}</th>'
+        for name, text in zip(head, is_text, strict=True)
+    )
     body = "".join(
-        f'<tr><th scope="row" class="text">{html.escape(row[0])}</th>'
-        + "".join(f'<td class="n">{html.escape(cell)}</td>' for cell in row[1:])
+        f'<tr><th scope="row"{TEXT}>{html.escape(row[0])}</th>'
+        + "".join(
+            f"<td{TEXT if text else NUMBER}>{html.escape(cell)}</td>"
+            for cell, text in zip(row[1:], is_text[1:], strict=True)
+        )
         + "</tr>"
         for row in rows
     )
