@@ -1,19 +1,29 @@
-"""Reports in a folder: find the HTML reports that whence has written, and the records that have none yet."""
+"""Results in a folder: find the HTML reports that whence has written, and the records, packed or not, that have none."""
 
 from __future__ import annotations
 
 import html
 import os
 import re
-from collections.abc import Iterator
+import shlex
+import zipfile
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from whence.errors import usage_error
 from whence.explore import drawings
+from whence.records import RecordFolder
 
-#: what the file beside a report says about its records
-KINDS = {"study.json": "study", "plan.json": "probe", "trial.json": "trial of cures", "bench.json": "benchmarks"}
+#: the first record of a folder and what the folder holds
+KINDS = {
+    "study.json": "study",
+    "plan.json": "probe",
+    "trial.json": "trial of cures",
+    "bench.json": "benchmarks",
+    "discovery.json": "discovery",
+    "profiles.json": "profiles of a model",
+}
 REPORTS = ("report.html", "comparison.html")
 MAX_DEPTH = 6
 MAX_CHARS = 12_000_000
@@ -37,13 +47,14 @@ def find_reports(folder: Path) -> list[FoundReport]:
         )
     found: list[FoundReport] = []
     for path, names in _walk(folder):
-        kind = next((kind for name, kind in KINDS.items() if name in names), "")
+        kind = _find_kind(names)
         reports = [name for name in REPORTS if name in names]
         for name in reports:
             title = _read_title(path / name)
-            if title is not None:
-                found.append(FoundReport(path / name, title, kind or "report", True))
-        if kind and not reports and not any(one.path.parent in path.parents for one in found):
+            if title is not None:  # the studies of a comparison are folders beside their report
+                found.append(FoundReport(path / name, title, kind or _find_kind_below(path) or "report", True))
+        covered = any(one.has_report and one.path.parent in path.parents for one in found)
+        if kind and not reports and not covered:
             found.append(FoundReport(path, path.name, kind, False))
     return sorted(found, key=lambda one: (not one.has_report, str(one.path)))
 
@@ -60,9 +71,7 @@ def label_report(report: FoundReport, folder: Path) -> str:
 def show_report(report: FoundReport) -> str:
     """The report in a frame of its own, or the command that writes it. The frame cannot reach the page around it."""
     if not report.has_report:
-        return drawings.note(
-            f"This {report.kind} has records and no report. Write it with: whence report {report.path}"
-        )
+        return _describe_records(report)
     text = report.path.read_text("utf-8", errors="replace")
     if len(text) > MAX_CHARS:
         return drawings.note(f"This report is too large to show here. Open {report.path} in the browser.")
@@ -72,14 +81,49 @@ def show_report(report: FoundReport) -> str:
     )
 
 
+def _describe_records(report: FoundReport) -> str:
+    """Facts of records that have no report, and the command that writes it."""
+    folder = RecordFolder(report.path)
+    names = folder.names()
+    first = folder.read(next(name for name in KINDS if name in names))
+    command = first.get("command")
+    facts = drawings.tiles(("kind", report.kind), ("records", str(len(names))))
+    lines = [f"Made by: {command}"] if isinstance(command, str) else []
+    lines.append(f"There is no report yet. Write it with: whence report {shlex.quote(str(report.path))}")
+    return facts + "".join(map(drawings.note, lines))
+
+
+def _find_kind(names: Collection[str]) -> str:
+    return next((kind for name, kind in KINDS.items() if name in names), "")
+
+
+def _find_kind_below(folder: Path) -> str:
+    """What the folders of a folder hold, if it is one kind."""
+    below = [child for child in folder.iterdir() if child.is_dir()]
+    kinds = {_find_kind([record.name for record in child.glob("*.json")]) for child in below} - {""}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
 def _walk(folder: Path) -> Iterator[tuple[Path, set[str]]]:
-    """Folders with their file names, without hidden ones, and not deeper than ``MAX_DEPTH``."""
+    """Folders with their file names, packed records too, without hidden folders, and not deeper than ``MAX_DEPTH``."""
     for place, folders, names in os.walk(folder):
         depth = len(Path(place).relative_to(folder).parts)
         folders[:] = sorted(
             name for name in folders if not name.startswith((".", "node_modules")) and depth < MAX_DEPTH
         )
-        yield Path(place), set(names)
+        yield Path(place), set(names) | _list_packed(Path(f"{place}.zip"))
+        for name in names:
+            if name.endswith(".zip") and name.removesuffix(".zip") not in folders:
+                yield Path(place, name).with_suffix(""), _list_packed(Path(place, name))
+
+
+def _list_packed(path: Path) -> set[str]:
+    """The names in a packed file; none if there is no such file or it cannot be read."""
+    try:
+        with zipfile.ZipFile(path) as packed:  # reads the list of names alone
+            return set(packed.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return set()
 
 
 def _read_title(path: Path) -> str | None:

@@ -47,7 +47,7 @@ def list_results(folder: str) -> tuple[list[str], str | None, str]:
                 "No results here. whence compare, probe, mend, discover and bench write them, build/ by default."
             ),
         )
-    return labels, labels[0], drawings.note(f"{len(labels)} results.")
+    return labels, labels[0], drawings.note(f"{len(labels)} result{'' if len(labels) == 1 else 's'}.")
 
 
 def show_result(folder: str, label: str | None) -> str:
