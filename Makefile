@@ -69,7 +69,7 @@ docs: $(READY)
 site: export NO_MKDOCS_2_WARNING := 1
 site: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
-	@echo "build/site/index.html"
+	@echo "build/site/index.html; its search needs a server: python3 -m http.server --directory build/site"
 
 bench: $(READY)
 	$(BIN)/python benchmarks/cpu.py

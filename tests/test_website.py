@@ -5,6 +5,7 @@
 
 import doctest
 import re
+import sys
 
 import pytest
 import yaml
@@ -77,7 +78,10 @@ def test_every_mechanism_has_a_page_with_formula_picture_and_cost(gallery):
             assert "## When to use it\n\nUse it " in text, (
                 f"{path}: its module's docstring needs a paragraph that begins with 'Use it'"
             )
-            assert "## Formula\n\n" in text and "## Cost\n\n" in text and "\n::: whence.position." in text, path
+            formula = text.partition("## Formula\n\n")[2]
+            docstring = sys.modules[next(k for k in kinds if path.endswith(f"/{k.__name__}.md")).__module__].__doc__
+            assert formula.startswith("    ") == docstring.partition("\n")[2].lstrip("\n").startswith("    "), path
+            assert formula and "## Cost\n\n" in text and "\n::: whence.position." in text, path
         for drawn in re.findall(r'<path d="(.*?)"', text):
             assert drawn.count("L") > 50 and "nan" not in drawn, path
 

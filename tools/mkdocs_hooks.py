@@ -17,11 +17,14 @@ from mkdocs.structure.pages import Page
 
 from website.links import PAGES, move_links, unescape_pipes
 from website.mechanisms import mechanism_pages
-from website.reference import commands_page, module_pages
+from website.reference import commands_page, link_names, module_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORK = re.compile(r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
+PICTURE = re.compile(r'<p>(<img\b[^>]*\bsrc="([^"]+)"[^>]*>)</p>')
 INTERACTIVE = "mechanisms/interactive.html"
+#: parts of the layout that a page leaves out to have more room
+HIDDEN = {"index.md": ["navigation"], "mechanisms.md": ["toc"]}
 GENERATED: dict[str, str] = {}
 
 
@@ -41,6 +44,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     GENERATED.update(mechanisms, **modules)
     GENERATED["reference/commands.md"] = commands_page()
     GENERATED["index.md"] = home.replace("<!-- README -->", readme.partition("\n")[2])
+    GENERATED["api.md"] = link_names(
+        move_links((ROOT / "docs" / "api.md").read_text(), "docs/api.md", "api.md"), documented
+    )
     for source, page in PAGES.items():
         if source != "README.md":
             GENERATED[page] = move_links((ROOT / source).read_text(), source, page)
@@ -81,8 +87,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     path = page.file.src_uri
+    page.meta.setdefault("hide", HIDDEN.get(path, []))
     text = markdown if path in GENERATED else move_links(markdown, f"docs/{path}", path)
     return unescape_pipes(text)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Each picture opens in its full size: on a narrow screen its text is too small.
+
+    >>> print(on_page_content('<p><img alt="A bell" src="bell.png" /></p>'))
+    <p><a href="bell.png" title="Full size"><img alt="A bell" src="bell.png" /></a></p>
+    """
+    return PICTURE.sub(r'<p><a href="\2" title="Full size">\1</a></p>', html)
 
 
 def on_post_page(output: str, page: Page, **_: Any) -> str:

@@ -63,7 +63,12 @@ def _claim(claim: dict[str, Any], source: str, command: str) -> list[str]:
     name = claim["id"].removeprefix(f"{source}-")
     lines = [f"### {name}", "", _escape(claim["claim"]), ""]
     if claim["quote"]:
-        lines += [f"> {_escape(' '.join(claim['quote'].split()))}", ">", f"> *{_escape(claim['where'])}*", ""]
+        lines += [
+            f"> {_keep_bold(_escape(' '.join(claim['quote'].split())))}",
+            ">",
+            f"> *{_escape(claim['where'])}*",
+            "",
+        ]
     lines += [f"- **Found:** {_escape(_sentence(claim['reason']))}"]
     lines += [f"- **Test:** {_escape(claim['how'])}"]
     if claim["by_definition"]:
@@ -87,3 +92,12 @@ def _escape(text: str) -> str:
     \*\*4.7%\*\* of a|b &lt;x> $h\_i$
     """
     return re.sub(r"([\\*_`\[\]#])", r"\\\1", text).replace("<", "&lt;")
+
+
+def _keep_bold(escaped: str) -> str:
+    r"""Escaped text in which pairs of double stars are bold again, as in the source.
+
+    >>> print(_keep_bold(_escape("**4.7%** of 2**3")))
+    **4.7%** of 2\*\*3
+    """
+    return re.sub(r"\\\*\\\*(?=\S)(.+?)(?<=\S)\\\*\\\*", r"**\1**", escaped)

@@ -100,13 +100,13 @@ def gallery(mechanisms: list[Mechanism]) -> str:
 
 def describe(mechanism: Mechanism) -> str:
     """The page of one mechanism."""
-    title, _, body = mechanism.text.partition("\n")
-    body = "\n\n".join(part for part in re.split(r"\n\s*\n", body) if not part.strip().startswith(USE))
+    parts = [part for part in re.split(r"\n\s*\n", mechanism.text) if not part.strip().startswith(USE)]
+    title, _, body = to_markdown("\n\n".join(parts)).partition("\n")
     lines = [f"# {mechanism.name}", "", title, ""]
     for entry in mechanism.entries:
         lines += [f"**{_capitalize(entry.idea)}** ({entry.source})", "", draw(entry), ""]
         lines += ["```python", f"whence.{entry.make(HEADS, HEAD_DIM)!r}", "```", ""]
-    lines += ["## Formula", "", to_markdown(body).strip(), ""]
+    lines += ["## Formula", "", body.strip("\n"), ""]  # a formula is indented: code
     if mechanism.use:
         lines += ["## When to use it", "", mechanism.use, ""]
     rows = [[entry.name, *describe_cost(entry.make(HEADS, HEAD_DIM))] for entry in mechanism.entries]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +48,26 @@ def object_path(module: ModuleType, name: str) -> str:
 
 def _has_docstring(thing: Any) -> bool:
     return (inspect.isclass(thing) or inspect.isroutine(thing)) and bool(thing.__doc__)
+
+
+def link_names(text: str, documented: Mapping[str, str]) -> str:
+    """The list of all public names with a link to the documentation of each name that has one.
+
+    >>> print(link_names("## `whence`\\n\\n| `attend` | Scaled |\\n| `none` | x |", {"whence.attention.attend.attend": "a.md"}))
+    ## `whence`
+    <BLANKLINE>
+    | [`attend`][whence.attention.attend.attend] | Scaled |
+    | `none` | x |
+    """
+    lines, module = [], importlib.import_module("whence")
+    for line in text.splitlines():
+        if heading := re.fullmatch(r"## `([\w.]+)`", line):
+            module = importlib.import_module(heading[1])
+        row = re.match(r"\| `(\w+)` \|", line)
+        if row and hasattr(module, row[1]) and (target := object_path(module, row[1])) in documented:
+            line = line.replace(f"`{row[1]}`", f"[`{row[1]}`][{target}]", 1)
+        lines.append(line)
+    return "\n".join(lines)
 
 
 def commands_page() -> str:
