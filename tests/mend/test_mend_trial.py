@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -84,6 +85,9 @@ class ShortPromptsOnly(LogN):
 def test_a_cure_that_refuses_a_prompt_is_named_and_the_others_are_judged(tmp_path):
     trial = small_trial(tmp_path)
     trial.run([ShortPromptsOnly(trained=16), CURES[1]])
+    shutil.make_archive(str(trial.folder), "zip", trial.folder)  # packed records resume too
+    shutil.rmtree(trial.folder)
+    trial.run([ShortPromptsOnly(trained=16)])
     findings = collect_trial(trial.folder)
     assert [one["name"] for one in findings["cures"]] == [CURES[1].name]
     (refused,) = findings["unavailable"]

@@ -214,7 +214,7 @@ def save_recipe(
         return None
     cure = rebuild_cure(chosen, cures)
     if cure is None:
-        print(f"no recipe: {chosen['text']} is of a file that this command does not name; add --cure with its file")
+        print(f"no recipe: {chosen['text']} needs a file or a folder that is not here; name it with --cure")
         print_earlier_recipe(folder)
         return None
     path = write_recipe(folder, findings, chosen, model, cure)
@@ -223,7 +223,8 @@ def save_recipe(
 
 
 def rebuild_cure(chosen: dict[str, Any], cures: list[Intervention]) -> Intervention | None:
-    """The cure of a trial with its settings, also if an earlier command tried it; None for another file's code."""
+    """The cure of a trial with its settings, also if an earlier command tried it; None if its file or its adapter is not here."""
+    from whence.errors import WhenceError
     from whence.mend.protocol import BUILT_IN, identify_intervention
     from whence.mend.trial import label_cure, with_settings
 
@@ -234,7 +235,10 @@ def rebuild_cure(chosen: dict[str, Any], cures: list[Intervention]) -> Intervent
     kind = BUILT_IN.get(chosen["name"])
     if kind is None:
         return None
-    built: Intervention = kind(**settings)
+    try:
+        built: Intervention = kind(**settings)
+    except WhenceError:
+        return None
     return built if identify_intervention(built) == chosen["chosen"] else None
 
 

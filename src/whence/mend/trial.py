@@ -179,15 +179,13 @@ class Trial:
         path = self.folder / cure_file(label_cure(cure))
         if reason is not None:
             self._write(path, {**about_cure(cure), "unavailable": reason})
-        elif records.exists(path) and "unavailable" in records.read(path):
-            path.unlink()  # it can be applied now
         return reason is None
 
     def _search(self, cure: Intervention, label: str, chosen: dict[str, Intervention]) -> tuple[str, bool]:
         """Choose the settings of a cure, or take those of its record, and measure its costs."""
         path = self.folder / cure_file(label)
         description = f"{cure.name}, settings and cost"
-        if records.exists(path):
+        if records.exists(path) and "unavailable" not in records.read(path):  # otherwise it may be possible now
             record = self._require(path, label)
             chosen[label] = with_settings(cure, record["chosen"]["settings"])
             return description, True
