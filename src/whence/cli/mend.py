@@ -93,8 +93,8 @@ def mend(
     results = ctx.with_resource(json_document("mend", as_json))
     require_output_folder("whence mend --out", out)
     seconds = parse_duration(budget)
-    plan = trial_plan(model, task, items, score, length, slots, margin)
     short = device == "cpu" and device_map is None
+    plan = trial_plan(model, task, items, score, length, slots, margin, short)
     if not short:
         plan = plans.extend_plan(plan)
     if search_items is not None:
@@ -133,8 +133,9 @@ def trial_plan(
     length: list[int] | None,
     slots: str | None,
     margin: float | None,
+    short: bool,
 ) -> TrialPlan:
-    """The plan of the options."""
+    """The plan of the options. ``short``: without tasks, take those that two cores can measure in minutes."""
     from whence.cli.probe_options import has_documents, select_tasks, split_items_option
     from whence.mend import trial_plan as plans
     from whence.probe.probed_model import QUICK
@@ -142,11 +143,11 @@ def trial_plan(
 
     count, files = split_items_option(items, COMMAND)
     own_only = (task or files) and all(name not in TASKS for name in task or ())
-    base = (
-        plans.quick_trial_plan()
-        if model == QUICK
-        else plans.default_trial_plan(model, not own_only and has_documents())
-    )
+    if model == QUICK:
+        base = plans.quick_trial_plan()
+    else:
+        usual = plans.short_trial_plan if short and not (task or files or length) else plans.default_trial_plan
+        base = usual(model, not own_only and has_documents())
     specs = select_tasks(base.tasks, task, count, length, files, slots, COMMAND)
     specs = tuple(one.with_items_hash() if one.is_custom else one for one in specs)
     return dataclasses.replace(base, tasks=specs, score=score, margin=plans.MARGIN if margin is None else margin)

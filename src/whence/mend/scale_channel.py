@@ -153,7 +153,9 @@ class ScaleChannel(Cure):
         """The attention to each slot for scales above 1, between and below 0; None without a channel or layers."""
         if self.channel is None or self.layers == [] or lm.capture_error:
             return None
-        curves = attention_by_scale(lm, spread_prompts(prompts, EFFECT_PROMPTS), self.channel, layers=self.layers)
+        curves = attention_by_scale(
+            lm, spread_prompts(prompts, min(EFFECT_PROMPTS, self.samples)), self.channel, layers=self.layers
+        )
         return {"setting": "scale", "values": curves["scales"], "slots": curves["slots"]}
 
     def search_losses(self, lm: ProbedModel, prompts: Sequence[Prompt]) -> list[dict[str, Any]]:
