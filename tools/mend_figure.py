@@ -95,7 +95,9 @@ def draw_trials(models: dict[str, list[CureCurves]], task_names: dict[str, str])
     for axes in grid[-1]:
         axes.set_xlabel("slot of the answer", fontsize=8)
     handles = {label: one for axes in grid.flat for one, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False)
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside upper left", ncols=len(handles), fontsize=8, frameon=False
+    )
     figure.supxlabel(
         textwrap.fill(describe(shown), int(17 * width)), fontsize=7, x=0.01, ha="left", color=COLORS["faint"]
     )
