@@ -99,7 +99,7 @@ def no_layout(monkeypatch):
 def interpreted(monkeypatch):
     """Run kernels in Python on CPU tensors and check every address they access."""
     pytest.importorskip("triton")
-    from whence.attention.fused import backend
+    from whence.attention.fused import backend, eager
     from whence.attention.fused.forward import forward_kernel
 
     if type(forward_kernel).__name__ != "InterpretedFunction":
@@ -108,6 +108,7 @@ def interpreted(monkeypatch):
     monkeypatch.setattr(
         backend, "MIN_KEYS_TO_SKIP", 0
     )  # skipping pays off for long sequences only, but is tested with short ones
+    monkeypatch.setattr(eager, "ENABLED", False)  # tests of plans turn them on; the others launch by the operator
     check_addresses(monkeypatch)
     patch_language_once(monkeypatch)
     check_overflow_in_numpy(monkeypatch)
@@ -115,17 +116,12 @@ def interpreted(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def kernel_modes(monkeypatch):
-    """WHENCE_POINTER_LOADS=1: every test of the fused kernels loads tiles by pointers, as on GPUs without TMA.
-    WHENCE_EAGER_PLANS=1: eager calls follow launch plans where they can."""
+def pointer_loads(monkeypatch):
+    """WHENCE_POINTER_LOADS=1: every test of the fused kernels loads tiles by pointers, as on GPUs without TMA."""
     if os.environ.get("WHENCE_POINTER_LOADS") == "1":
-        from whence.attention.fused import device_call
+        from whence.attention.fused import packing
 
-        monkeypatch.setattr(device_call, "has_tma", lambda device: False)
-    if os.environ.get("WHENCE_EAGER_PLANS") == "1":
-        from whence.attention.fused import eager
-
-        monkeypatch.setattr(eager, "ENABLED", True)
+        monkeypatch.setattr(packing, "has_tma", lambda device: False)
 
 
 @pytest.fixture

@@ -117,14 +117,18 @@ def capture_memory(record: dict[str, Any]) -> str:
 
 
 def gpu_tables() -> str:
-    """The GPU's tables, from two committed records."""
+    """The GPU's tables, from committed records."""
     folder = ROOT / "benchmarks" / "records"
     attention, training = records.read(folder / "gpu.json"), records.read(folder / "train_step.json")
+    host = records.read(folder / "host_cost.json")
     tables = [
         gpu.attention_rows(attention), gpu.launched_rows(attention), gpu.training_rows(training), gpu.decode_rows(attention),
-        gpu.memory_rows(attention),
+        gpu.memory_rows(attention), gpu.host_rows(host),
     ]  # fmt: skip
-    notes = [gpu.describe_setup(attention, training), gpu.describe_tests(records.read(folder / "gpu_tests.json"))]
+    notes = [
+        gpu.describe_setup(attention, training), gpu.describe_host_cost(host),
+        gpu.describe_tests(records.read(folder / "gpu_tests.json")),
+    ]  # fmt: skip
     return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
 
 

@@ -115,6 +115,47 @@ def training_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return [*head, "peak memory"], [[*row, peak] for row, peak in zip(rows, memory, strict=True)]
 
 
+def host_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Host time and launches of eager calls; a star marks a time above its target."""
+    shape, targets = record["shape"], record["targets"]
+    titles = {
+        "forward": "forward", "both": "forward + backward", "decode": f"decode step over {shape['cached']} keys",
+    }  # fmt: skip
+    where = f"{shape['batch']} x {shape['heads']} heads, {shape['tokens']} tokens, head dim {shape['head_dim']}"
+    rows = []
+    for name, variant in record["variants"].items():
+        own, cells = "errors" in variant, [name]  # errors: of a call of whence, compared with float64
+        for call, target in targets.items():
+            if call in variant:
+                took = statistics.median(variant[call]["microseconds"])
+                cells.append(f"{took:.0f} us{'*' * (own and took > target)}, {variant[call]['launches']} launches")
+            else:
+                cells.append("-")
+        rows.append(cells)
+    return [f"host time of an eager call, {where}", *(titles[call] for call in targets)], rows
+
+
+def describe_host_cost(record: dict[str, Any]) -> str:
+    """Which targets of host time are met."""
+    targets, where = record["targets"], record["environment"]
+    own = {name: variant for name, variant in record["variants"].items() if "errors" in variant}
+    missed = [
+        f"{name} ({call})" for call, target in targets.items() for name, variant in own.items()
+        if statistics.median(variant[call]["microseconds"]) > target
+    ]  # fmt: skip
+    limits = ", ".join(f"{target:.0f} us ({call})" for call, target in targets.items())
+    most, dtype = record["max_launches"], record["shape"]["dtype"].removeprefix("torch.")
+    spread = own["EPAR, learnable"]["both"]["microseconds"]
+    above = [name for name, v in own.items() if any(v[call]["launches"] > most for call in targets)]
+    return (
+        f"Host time is the median time until a call returns, in {dtype}, while the GPU works on. Targets: {limits} and "
+        f"{most} launches. Missed, with a star: {', '.join(missed) or 'none'}. More launches: {', '.join(above) or 'none'}. T5 "
+        "buckets have no launch plan. Each variant agreed with float64 in the same run. Medians of one run vary: forward and "
+        f"backward of EPAR took {min(spread):.0f} to {max(spread):.0f} us in groups of 20 calls. Record: `benchmarks/records/host_cost.json` "
+        f"(commit {str(where['commit'])[:9]}); run `{record['command']}` to repeat."
+    )
+
+
 def describe_tests(record: dict[str, Any]) -> str:
     """The result of the GPU tests."""
     tests, where = record["tests"], record["environment"]

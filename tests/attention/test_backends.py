@@ -291,6 +291,21 @@ def test_on_a_gpu_tables_are_fused(gpu):
     assert chosen_name(dataclasses.replace(there, return_weights=True)) == "reference"
 
 
+def test_head_dimensions_fit_into_shared_memory(gpu, monkeypatch):
+    from whence.attention.fused import backend, packing
+
+    monkeypatch.setattr(backend, "MIN_CAPABILITY", (8, 0))
+    largest = {(8, 0): (256, 128), (8, 6): (128, 64), (8, 9): (128, 64), (9, 0): (256, 256), (12, 0): (128, 64)}
+    for capability, dims in largest.items():
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
+        assert packing.has_tma(gpu) == (capability == (9, 0))
+        for dtype, dim in zip((torch.bfloat16, torch.float32), dims, strict=True):
+            facts = request("bias", dtype=dtype, device=gpu, head_dim=dim, value_dim=16)
+            assert reason_against("triton", facts) is None, (capability, dtype)
+            reason = reason_against("triton", dataclasses.replace(facts, value_dim=dim + 1))
+            assert reason == f"it supports head dimensions up to {dim}, not {dim + 1}"
+
+
 @pytest.mark.parametrize("keys, skips", [(1024, False), (1025, True)])
 def test_far_keys_are_left_out_where_that_pays(keys, skips):
     from types import SimpleNamespace

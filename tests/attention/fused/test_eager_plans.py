@@ -8,7 +8,7 @@ from kernel_cases import masks
 from reference_comparison import check_against_reference, perturb, random_inputs, run
 
 from whence import Alibi, Epar, KVCache, PowerPrior, Rotary, attend
-from whence.attention.fused import device_call, direct_launch, eager
+from whence.attention.fused import direct_launch, eager, packing
 from whence.position.rotary_scaling import Yarn
 
 pytestmark = pytest.mark.usefixtures("interpreted", "poisoned")
@@ -171,10 +171,18 @@ def test_plans_are_no_part_of_the_state(plans):
     assert repr(copied) == repr(position)
 
 
+def test_short_sequences_load_by_pointers_if_the_tiles_fit(plans):
+    for dtype, width, has_tma in ((torch.float32, 128, False), (torch.float32, 256, True), (torch.float16, 256, False)):
+        position = Epar(1)
+        q = torch.zeros(1, 1, 1, width, dtype=dtype)
+        planned(position, q, q, q)
+        assert [plan.has_tma for plan in vars(position)[eager.ATTRIBUTE].values()] == [has_tma], (dtype, width)
+
+
 @pytest.mark.parametrize("mechanism, mask", [("Epar", "window"), ("PowerPrior", "segment_ids")])
 def test_pointer_loads(monkeypatch, mechanism, mask):
     """The kernels without plans, as on GPUs without TMA."""
-    monkeypatch.setattr(device_call, "has_tma", lambda device: False)
+    monkeypatch.setattr(packing, "has_tma", lambda device: False)
     position = perturb(MECHANISMS[mechanism](2))
     for shape in ((1, 2, 1, 70, 70, 20, 24), (1, 2, 1, 3, 90, 20, 24)):
         *tensors, grad_out = random_inputs(*shape)

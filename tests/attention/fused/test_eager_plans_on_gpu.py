@@ -6,7 +6,7 @@ from reference_comparison import check_against_reference, perturb, random_inputs
 from test_kernels_on_gpu import arguments, poison
 
 from whence import Alibi, Epar, KVCache, PowerPrior, Rotary, attend
-from whence.attention.fused import device_call, eager
+from whence.attention.fused import eager, packing
 from whence.position.rotary_scaling import Yarn
 
 pytestmark = [
@@ -113,7 +113,7 @@ def test_a_graph_of_a_planned_call(monkeypatch):
     "name, mask", [("Epar", "causal"), ("Alibi", "window"), ("PowerPrior", "segment_ids"), ("PowerPrior", "lengths")]
 )
 def test_pointer_loads_without_plans(name, mask, monkeypatch):
-    monkeypatch.setattr(device_call, "has_tma", lambda device: False)
+    monkeypatch.setattr(packing, "has_tma", lambda device: False)
     position = perturb(MECHANISMS[name]()).cuda()
     for dtype, width in ((torch.bfloat16, 64), (torch.float16, 128), (torch.float32, 64), (torch.bfloat16, 80)):
         shape = (2, HEADS, 2, 333, 333, width, width)

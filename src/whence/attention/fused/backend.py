@@ -14,7 +14,7 @@ from torch import Tensor
 from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
-from whence.attention.fused import ops
+from whence.attention.fused import ops, packing
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
     LOG2E,
@@ -24,11 +24,11 @@ from whence.attention.fused.packing import (
     limit_finite,
     pack_tables,
 )
+from whence.attention.fused.tile_configs import MAX_HEAD_DIM, max_head_dim
 from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
 
-MAX_HEAD_DIM = 256
 MIN_CAPABILITY = (9, 0)  # kernels also compile for 8.x, where they load tiles by pointers; they have not run there
 MAX_OFFSET = 2**29  # kernels compute distances in 32 bits
 MIN_KEYS_TO_SKIP = 1024  # for fewer keys, computing the bound costs more than skipping saves
@@ -71,7 +71,6 @@ def why_unavailable(request: Request) -> str | None:
     if request.offset is not None and abs(request.offset) >= MAX_OFFSET:
         return f"queries and keys are {abs(request.offset)} positions apart, and it supports less than {MAX_OFFSET}"
     device, head_dim = request.device, max(request.head_dim, request.value_dim)
-    capability = (9, 0)
     if device.type != "cuda" and not (device.type == "cpu" and is_interpreted()):
         return f"it needs a CUDA device, and q is on {device.type}"
     if not torch.compiler.is_compiling() and "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
@@ -79,24 +78,16 @@ def why_unavailable(request: Request) -> str | None:
     if device.type == "cuda" and not torch.compiler.is_compiling():
         if torch.version.hip is not None:
             return "it needs an NVIDIA GPU"
-        capability = torch.cuda.get_device_capability(device)
-        if capability < MIN_CAPABILITY:
+        if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
             return "it needs a GPU of compute capability {}.{} or newer".format(*MIN_CAPABILITY)
     if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it does not support {str(request.dtype).removeprefix('torch.')}"
-    largest = max_head_dim(capability, request.dtype)
+    largest = MAX_HEAD_DIM
+    if not torch.compiler.is_compiling():
+        largest = max_head_dim(packing.has_tma(device), packing.shared_memory(device), request.dtype.itemsize)
     if head_dim > largest:
         return f"it supports head dimensions up to {largest}, not {head_dim}"
     return None
-
-
-def max_head_dim(capability: tuple[int, int], dtype: torch.dtype) -> int:
-    """The largest head dimension whose tiles fit into the shared memory of a GPU: 99 KiB for capability 8.6 and 8.9, 163 KiB
-    for 8.0, 227 KiB from 9.0 on. ``benchmarks/compile_targets.py`` compiles every kernel and compares."""
-    if capability >= (9, 0):
-        return MAX_HEAD_DIM
-    half = MAX_HEAD_DIM if capability in ((8, 0), (8, 7)) else MAX_HEAD_DIM // 2
-    return half // 2 if dtype == torch.float32 else half
 
 
 def is_interpreted() -> bool:

@@ -13,17 +13,13 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from whence.attention.fused import packing
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
 
 MAX_SLOPE = 160.0  # base-2 logits per step of distance: 2 ** -160 is below the smallest float32
 SEGMENT_BLOCK = 64  # tokens per step of the ranges of blocks
 PADDING_ID = torch.iinfo(torch.int64).min
-
-
-def has_tma(device: torch.device) -> bool:
-    """Whether kernels load and store tiles by TMA, the copy engine of compute capability 9.0; otherwise by pointers."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 class DeviceCall:
@@ -55,7 +51,7 @@ class DeviceCall:
         table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
         self.table = self.dummy if table is None else table
         self.table_stride = 0 if table is None else table.shape[1]
-        self.has_tma = has_tma(self.q.device)
+        self.has_tma = packing.has_tma(self.q.device)
         self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
 
     @property

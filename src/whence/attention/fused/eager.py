@@ -29,8 +29,8 @@ from whence.position.rotary import Rotary
 if TYPE_CHECKING:
     from whence.attention.fused.eager_plan import Plan
 
-#: whether plans are used. Off until the compiled kernels have passed their tests on a GPU
-ENABLED = False
+#: whether plans are used
+ENABLED = True
 MAX_PLANS = 256  # of one position; with more, lengths vary so much that plans are seldom found again
 ATTRIBUTE = "_eager_plans"  # of a position; not part of its state
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from whence.attention.fused import device_call, tile_configs
+from whence.attention.fused import packing, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.closed_forms import SLOPE
@@ -83,7 +83,10 @@ class Plan:
         exact = not self.half_precision and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
         keys = k.shape[2] if a.cache is None else a.cache.capacity  # type: ignore[attr-defined]
         few = self.batch * self.heads * self.q_len * keys <= FEW_PAIRS
-        self.has_tma = device_call.has_tma(self.device) and not few
+        fits = self.max_block_d <= tile_configs.max_head_dim(
+            False, packing.shared_memory(self.device), self.element_size
+        )
+        self.has_tma = packing.has_tma(self.device) and not (few and fits)
         self.flags: dict[str, Any] = {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
             "HAS_SCORE_SCALE": form.has_score_scale, "HAS_BIAS": form.has_bias, "HAS_SLOPE": self.has_slope,
@@ -101,7 +104,7 @@ class Plan:
         sizes = (self.max_block_d, self.element_size)
         rows = max(16, next_power_of_two(self.q_len * self.group_size))
         self.decode_tile = tile_configs.decode_config(rows, *sizes)
-        self.forward_tile = tile_configs.forward_config(*sizes, not self.has_slope, self.q_len)
+        self.forward_tile = tile_configs.forward_config(*sizes, not self.has_slope, self.q_len, self.has_tma)
         self.dq_tile = tile_configs.dq_config(*sizes, count, 0, self.has_tma)
         self.dkdv_tile = tile_configs.dkdv_config(*sizes, form.has_score_scale, has_decay, self.has_slope, False)
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)

@@ -67,7 +67,9 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
         decode.decode(call, out, lse)
         return out, lse, call.q.new_empty(0, dtype=torch.int32)
     max_distance = block_skipping.max_distances(call)
-    tile = tile_configs.forward_config(call.max_block_d, call.q.element_size(), call.table_stride > 0, call.q_len)
+    tile = tile_configs.forward_config(
+        call.max_block_d, call.q.element_size(), call.table_stride > 0, call.q_len, call.has_tma
+    )
     blocks = ceil_div(call.q_len, tile.block_m)
     forward_kernel[(blocks * call.batch * call.heads,)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),

@@ -11,6 +11,7 @@ LOG2E = math.log2(math.e)
 TABLE_PADDING = 256  # zero entries before and after a packed table: a tile may exceed the table by its own size
 # slots of the partial sums per head: up to four derivative tables, then the slope and the amplitude
 NUM_SLOTS, SLOPE_SLOT, AMPLITUDE_SLOT = 8, 4, 5
+TMA_SHARED_MEMORY = 227 * 1024  # bytes per program on GPUs with TMA for which tiles are made
 MAX_DECODE_QUERIES = 16  # up to this number of queries, the split-k decode kernels run, and no block is skipped
 
 
@@ -102,6 +103,24 @@ def limit_finite(bias: Tensor, factor: float) -> Tensor:
     with torch.no_grad():
         excess = torch.nan_to_num(bias.clamp(-largest, largest).sub_(bias), nan=0.0, posinf=0.0, neginf=0.0)
     return bias + excess
+
+
+def has_tma(device: torch.device) -> bool:
+    """Whether kernels load and store tiles by TMA, the copy engine of compute capability 9.0; otherwise by pointers.
+
+    Tiles for TMA need the shared memory of a data center GPU. Consumer GPUs of compute capability 12.0 have less.
+    """
+    return shared_memory(device) >= TMA_SHARED_MEMORY
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program can have, from NVIDIA's table of compute capabilities."""
+    if device.type != "cuda":
+        return TMA_SHARED_MEMORY
+    capability = torch.cuda.get_device_capability(device)
+    if capability in ((8, 0), (8, 7)):
+        return 163 * 1024
+    return TMA_SHARED_MEMORY if (9, 0) <= capability < (12, 0) else 99 * 1024
 
 
 def num_multiprocessors(device: torch.device) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MAX_HEAD_DIM = 256
 LONG_QUERIES = 4096  # number of queries above which a large tile is faster
 
 
@@ -27,12 +28,25 @@ class TileConfig:
         return options if self.max_registers is None else options | {"maxnreg": self.max_registers}
 
 
-def forward_config(head_dim: int, element_size: int, has_table: bool, q_len: int) -> TileConfig:
+def max_head_dim(has_tma: bool, shared_memory: int, element_size: int) -> int:
+    """The largest head dimension whose tiles fit into the shared memory of a program, in bytes.
+
+    Loads by pointers need more of it: 256 dimensions of half precision need 163 KiB (compute capability 8.0), 128 need 99 KiB
+    (8.6, 8.9, 12.0), and float32 has half as many. ``benchmarks/compile_targets.py`` compiles every kernel and compares.
+    """
+    if has_tma:
+        return MAX_HEAD_DIM
+    half = MAX_HEAD_DIM if shared_memory >= 163 * 1024 else MAX_HEAD_DIM // 2
+    return half // 2 if element_size == 4 else half
+
+
+def forward_config(head_dim: int, element_size: int, has_table: bool, q_len: int, has_tma: bool = True) -> TileConfig:
+    """The tile for long sequences needs the shared memory of TMA's GPUs."""
     if element_size == 4:
         return TileConfig(64, 32, 4, 2) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
         return TileConfig(64, 64, 8, 2)
-    if head_dim > 64 and q_len > LONG_QUERIES:
+    if head_dim > 64 and q_len > LONG_QUERIES and has_tma:
         return TileConfig(128, 128, 8, 3)
     return TileConfig(64, 64, 4, 2 if has_table and head_dim <= 64 else 3)
 
