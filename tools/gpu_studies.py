@@ -1,6 +1,7 @@
 """Run studies at the scale "gpu" on one GPU, many runs side by side, and pack their records.
 
-    python tools/gpu_studies.py prepare build/gpu                # data and pure Python packages that travel, at most 48 MiB
+    python tools/gpu_studies.py prepare build/gpu                # data and pure Python packages that travel, at most 40 MiB
+    python tools/gpu_studies.py prepare build/gpu glue translation       # what these two read, and no more
     python tools/gpu_studies.py run glue translation --carried build/gpu --minutes 9
     python tools/gpu_studies.py run glue --carried build/gpu --trial     # two arms, one seed, four steps
 
@@ -14,7 +15,7 @@ which adds their provenance.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,56 +35,60 @@ from whence.lab.study import Study
 from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file
 from whence.lab.study_folder import study_folder
 
-#: names of studies, in the order in which they are worth the time
-NAMES = (
-    "translation",
-    "glue",
-    "question_answering",
-    "summarization",
-    "language_modelling",
-    "speeches_printed",
-)
-#: what they read, in the data folder
-DATA = (
-    "multi30k",
-    "glue/SST-2",
-    "benchmarks/squad2",
-    "benchmarks/qmsum",
-    "books/train.txt.xz",
-    "books/test.txt.xz",
-    "wikitext2",
-    "speeches",
-    "nltk_data",
-)
-#: packages without compiled code that ROUGE and the speeches need and a machine may lack
-PACKAGES = ("nltk", "rouge_score", "absl")
+#: studies in the order in which they are worth the time, with what they read in the data folder
+DATA = {
+    "translation": ("multi30k",),
+    "glue": ("glue/SST-2",),
+    "question_answering": ("benchmarks/squad2",),
+    "summarization": ("benchmarks/qmsum",),
+    "language_modelling": ("books", "wikitext2"),
+    "speeches_printed": ("speeches", "nltk_data"),
+    "prior": ("books",),
+}
+#: distributions without compiled code that studies need and a machine may lack
+DISTRIBUTIONS = {
+    "translation": ("sacrebleu", "portalocker", "tabulate", "colorama", "wcwidth"),
+    "summarization": ("rouge_score", "absl-py", "six", "nltk"),
+    "speeches_printed": ("nltk",),
+}
 #: megabytes that may travel
-LIMIT = 48
+LIMIT = 40
 
 
-def prepare(carried: Path) -> None:
-    """Copy the data of WHENCE_DATA and the packages into a folder."""
+def prepare(carried: Path, names: Sequence[str] = ()) -> None:
+    """Copy the data of WHENCE_DATA and the packages that the named studies need into a folder; by default of all studies."""
     named = os.environ.get("WHENCE_DATA")
     if not named:
         sys.exit("WHENCE_DATA names no folder; set it to the folder with the data")
     shutil.rmtree(carried, ignore_errors=True)
-    for name in DATA:
-        source, target = Path(named) / name, carried / "data" / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target)
-        else:
-            shutil.copy(source, target)
-    for name in PACKAGES:
-        found = importlib.util.find_spec(name)
-        if found is None or found.origin is None:
-            sys.exit(f"the package {name} is not installed here; install the extras translation and summarization")
-        ignored = shutil.ignore_patterns("__pycache__", "test", "tests", "*.so")
-        shutil.copytree(Path(found.origin).parent, carried / "packages" / name, ignore=ignored)
+    chosen = tuple(names) or tuple(DATA)
+    for name in dict.fromkeys(folder for study in chosen for folder in DATA[study]):
+        shutil.copytree(Path(named) / name, carried / "data" / name)
+    for name in dict.fromkeys(one for study in chosen for one in DISTRIBUTIONS.get(study, ())):
+        copy_distribution(name, carried / "packages")
+    if "translation" in chosen:  # sacrebleu imports lxml, for data sets that nothing reads here; its code is compiled
+        stub = carried / "packages" / "lxml"
+        stub.mkdir(parents=True)
+        for module in ("__init__", "etree"):
+            (stub / f"{module}.py").write_text('"""An empty module, for a machine without lxml."""\n')
     size = sum(path.stat().st_size for path in carried.rglob("*") if path.is_file()) / 2**20
     print(f"{carried}: {size:.1f} MiB")
     if size > LIMIT:
-        sys.exit(f"{carried} has {size:.1f} MiB, and at most {LIMIT} travel")
+        sys.exit(f"{carried} has {size:.1f} MiB, and at most {LIMIT} travel; name fewer studies")
+
+
+def copy_distribution(name: str, folder: Path) -> None:
+    """Copy the Python files and the metadata of an installed distribution, whose version a record may name."""
+    try:
+        found = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        sys.exit(f"the package {name} is not installed here; install the extras translation and summarization")
+    for path in found.files or ():
+        if path.suffix in (".so", ".pyc") or {"..", "test", "tests"} & set(path.parts):
+            continue
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(str(found.locate_file(path))), target)
 
 
 def load_studies(name: str, only: list[str], trial: bool) -> list[Study]:
@@ -191,8 +197,9 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     own = commands.add_parser("prepare", help="Copy what must travel into a folder.")
     own.add_argument("carried", type=Path)
+    own.add_argument("names", nargs="*", metavar="NAME", help=f"Of {', '.join(DATA)}; default: all.")
     own = commands.add_parser("run", help="Run or resume studies and pack their records.")
-    own.add_argument("names", nargs="+", choices=NAMES, metavar="NAME", help=f"Of {', '.join(NAMES)}.")
+    own.add_argument("names", nargs="+", choices=DATA, metavar="NAME", help=f"Of {', '.join(DATA)}.")
     own.add_argument("--carried", type=Path, required=True, help="Folder of prepare; records go to its folder results.")
     own.add_argument("--out", type=Path, default=Path("build/packed"), help="Folder for the packed records.")
     own.add_argument("--only", nargs="+", default=[], help="Names of single studies.")
@@ -202,7 +209,10 @@ def main() -> None:
     own.add_argument("--no-sharing", action="store_true", help="Leave out NVIDIA's multi-process service.")
     options = parser.parse_args()
     if options.command == "prepare":
-        prepare(options.carried)
+        unknown = sorted(set(options.names) - set(DATA))
+        if unknown:
+            parser.error(f"unknown study {', '.join(unknown)}; choose from {', '.join(DATA)}")
+        prepare(options.carried, options.names)
         return
     sys.exit(min(1, run(options)))
 

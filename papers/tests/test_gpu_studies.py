@@ -1,6 +1,8 @@
 """The driver of studies on a GPU, with a small study on a CPU: records are packed, and a second call trains nothing."""
 
 import argparse
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -20,7 +22,7 @@ STUDY = Study(
 
 
 def test_names_are_studies():
-    assert all((FOLDER / f"studies/{name}.py").is_file() for name in gpu_studies.NAMES)
+    assert all((FOLDER / f"studies/{name}.py").is_file() for name in gpu_studies.DATA)
     names = [study.name for study in gpu_studies.load_studies("glue", [], False)]
     assert names == ["glue-gpu-sst2"] and gpu_studies.load_studies("glue", ["other"], False) == []
 
@@ -60,7 +62,25 @@ def test_records_are_packed_and_a_rerun_trains_nothing(tmp_path, monkeypatch, ca
     assert "small: not started" in capsys.readouterr().out
 
 
-def test_data_are_needed(tmp_path, monkeypatch):
+def test_what_a_study_reads_travels(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("WHENCE_DATA", raising=False)
     with pytest.raises(SystemExit, match="WHENCE_DATA"):
         gpu_studies.prepare(tmp_path / "carried")
+    for name in ("multi30k", "benchmarks/qmsum", "speeches"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path / "data"))
+    gpu_studies.prepare(tmp_path / "carried", ["translation", "summarization"])
+    packages = tmp_path / "carried/packages"
+    assert {path.name for path in (tmp_path / "carried/data").iterdir()} == {"multi30k", "benchmarks"}
+    # sacrebleu and rouge-score import from there alone, with the versions that records name
+    code = (
+        f"import sys; sys.path[:] = [{str(packages)!r}, *(path for path in sys.path if 'site-packages' not in path)]\n"
+        "import lxml, sacrebleu, importlib.metadata as metadata; assert 'carried' in lxml.__file__, lxml.__file__\n"
+        "print(sacrebleu.__version__, metadata.version('rouge-score'))"
+    )
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.returncode == 0 and len(found.stdout.split()) == 2, found.stderr
+    monkeypatch.setattr(gpu_studies, "LIMIT", 0.01)
+    with pytest.raises(SystemExit, match="fewer studies"):
+        gpu_studies.prepare(tmp_path / "carried", ["translation"])
