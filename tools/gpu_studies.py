@@ -47,7 +47,7 @@ DATA = {
 }
 #: distributions without compiled code that studies need and a machine may lack
 DISTRIBUTIONS = {
-    "translation": ("sacrebleu", "portalocker", "tabulate", "colorama", "wcwidth"),
+    "translation": ("sacrebleu", "portalocker", "tabulate", "colorama"),
     "summarization": ("rouge_score", "absl-py", "six", "nltk"),
     "speeches_printed": ("nltk",),
 }
