@@ -13,6 +13,7 @@ from torch import Tensor
 import whence
 from gpu_timing import capture_graph, time_interleaved
 from gpu_variants import LABELS, POSITIONS
+from whence.attention.arguments import Arguments
 
 
 def measure(budget: float, max_error: float) -> list[dict[str, Any]]:
@@ -36,10 +37,8 @@ def measure(budget: float, max_error: float) -> list[dict[str, Any]]:
         mechanism = POSITIONS[name](heads, kv_len)
         position = None if mechanism is None else mechanism.cuda()
         cache = whence.KVCache(capacity=kv_len)
-        cache.extend(
-            q.expand(-1, -1, kv_len - 1, -1), k[:, :, :-1], v[:, :, :-1], causal=True, window=None, q_positions=None,
-            k_positions=None, lengths=None, key_mask=None, segment_ids=None,
-        )  # fmt: skip
+        prompt = Arguments(q.expand(-1, -1, kv_len - 1, -1), k[:, :, :-1], v[:, :, :-1], causal=True, cache=cache)
+        cache.extend(prompt, learnable=False, below=kv_len)  # without attention over the prompt
         saved_state = cache.mark()
 
         def step(position: Any = position, cache: Any = cache, saved_state: Any = saved_state) -> Tensor:
