@@ -4,7 +4,8 @@
     python benchmarks/compile_targets.py --targets sm_80 --quick
 
 Triton compiles for a target without owning it. The host code runs on CPU tensors with its own tiles and arguments; each
-launch compiles the kernel and stops there. The record says which kernels were compiled, never that they ran.
+launch compiles the kernel and stops there. The record says which kernels were compiled, never that they ran. A GPU of this
+machine is hidden.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import argparse
 import contextlib
 import itertools
 import multiprocessing
+import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # also in the worker processes, which import this file
 
 import torch
 import triton
@@ -27,21 +31,21 @@ from triton.runtime.jit import JITFunction
 import whence
 from whence import records
 from whence.attention.fused import direct_launch, packing
-from whence.attention.fused.backend import max_head_dim
+from whence.attention.fused.tile_configs import max_head_dim
 
 ROOT = Path(__file__).resolve().parent.parent
 #: bytes of shared memory that one program can have, from NVIDIA's table of compute capabilities
-SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024}
+SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024, "sm_120": 99 * 1024}
+TARGETS = ("sm_80", "sm_86", "sm_89")  # compute capability 9.0 is tested on a GPU
 POSITIONS = {
-    "none": lambda heads: None,
-    "epar": lambda heads: whence.Epar(heads, learnable=True),
-    "alibi": lambda heads: whence.Alibi(heads, learnable=True),
-    "prior": lambda heads: whence.PowerPrior(heads, alpha=0.01),
-    "t5": lambda heads: whence.T5Bias(heads, std=1.0),
-    "rotary + epar": lambda heads: whence.Rotary() + whence.Epar(heads),
     "epar + t5 + sink": lambda heads: whence.Epar(heads, learnable=True) + whence.T5Bias(heads) + whence.Sink(heads),
+    "rotary + epar": lambda heads: whence.Rotary() + whence.Epar(heads, learnable=True),
+    "alibi": lambda heads: whence.Alibi(heads, learnable=True),
+    "t5": lambda heads: whence.T5Bias(heads, std=1.0),
+    "prior": lambda heads: whence.PowerPrior(heads, alpha=0.01),
+    "none": lambda heads: None,
 }
-HEAD_DIMS = (64, 128, 256)
+HEAD_DIMS = (256, 128, 64)
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -80,7 +84,7 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
     with (
         mock.patch.object(JITFunction, "run", compile_kernel),
         mock.patch.object(triton.runtime.driver, "_active", CompilingDriver(capability)),
-        mock.patch.object(packing, "has_tma", return_value=capability >= 90),
+        mock.patch.object(packing, "shared_memory", return_value=SHARED_LIMITS[target]),
         mock.patch("whence.attention.fused.backend.is_interpreted", return_value=True),  # the kernels take CPU tensors
         mock.patch.object(direct_launch, "KNOWN_VERSIONS", ()),  # later launches of a plan come here too
         mock.patch.object(packing, "num_multiprocessors", return_value=100),
@@ -89,20 +93,22 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
-    """Forward and backward: over a whole sequence, over earlier keys, and by the plan of a repeated call."""
+    """Forward and backward over a whole sequence, the same with padding and deterministic gradients, and a decode step."""
     heads = 4
-    for queries, keys, repeats in ((128, 128, 2), (9, 9, 2), (2, 300, 1)):
-        position = POSITIONS[name](heads)
+
+    def attend(queries: int, keys: int, **options: Any) -> torch.Tensor:
         q, k, v = (
             torch.zeros(1, n, length, head_dim, dtype=dtype, requires_grad=True)
             for n, length in ((heads, queries), (2, keys), (2, keys))
         )
-        where = {"q_positions": torch.arange(keys - queries, keys), "k_positions": torch.arange(keys)}
-        for _ in range(repeats):
-            out = whence.attend(
-                q, k, v, position=position, causal=True, backend="triton", **({} if queries == keys else where)
-            )
-            out.sum().backward()
+        return whence.attend(q, k, v, position=POSITIONS[name](heads), causal=True, backend="triton", **options)
+
+    attend(128, 128).sum().backward()  # by a plan, where there is one
+    torch.use_deterministic_algorithms(True)
+    attend(128, 128, lengths=torch.tensor([100])).sum().backward()
+    torch.use_deterministic_algorithms(False)
+    with torch.no_grad():
+        attend(2, 300, q_positions=torch.arange(298, 300), k_positions=torch.arange(300))
 
 
 def compile_case(target: str, name: str, head_dim: int, dtype: torch.dtype) -> list[dict[str, Any]]:
@@ -113,9 +119,14 @@ def compile_case(target: str, name: str, head_dim: int, dtype: torch.dtype) -> l
     return [{**case, **row, "limit": SHARED_LIMITS[target]} for row in compiled]
 
 
+def largest_head_dim(target: str, dtype: torch.dtype) -> int:
+    limit = SHARED_LIMITS[target]
+    return max_head_dim(limit >= packing.TMA_SHARED_MEMORY, limit, dtype.itemsize)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--targets", nargs="+", default=list(SHARED_LIMITS), choices=list(SHARED_LIMITS))
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(SHARED_LIMITS))
     parser.add_argument("--head-dims", nargs="+", type=int, default=list(HEAD_DIMS))
     parser.add_argument("--positions", nargs="+", default=list(POSITIONS), choices=list(POSITIONS))
     parser.add_argument("--quick", action="store_true", help="One mechanism, one head dimension, bfloat16; no record.")
@@ -125,10 +136,10 @@ def main() -> None:
     cases = [
         (target, name, head_dim, dtype)
         for target, name, head_dim, dtype in itertools.product(args.targets, args.positions, args.head_dims, DTYPES)
-        if head_dim <= max_head_dim(divmod(int(target.removeprefix("sm_")), 10), dtype)  # the backend refuses others
+        if head_dim <= largest_head_dim(target, dtype)  # the backend refuses others
     ]
     if args.quick:
-        cases = [(target, "epar", 64, torch.bfloat16) for target in args.targets]
+        cases = [(target, "rotary + epar", 64, torch.bfloat16) for target in args.targets]
     rows: list[dict[str, Any]] = []
     with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         for result in pool.map(compile_case, *zip(*cases, strict=True)):
@@ -138,7 +149,13 @@ def main() -> None:
                 fits = "" if row["shared"] <= row["limit"] else "  TOO LARGE"
                 print(f"{where} {row['shared'] / 1024:6.1f} of {row['limit'] // 1024} KB{fits}", flush=True)
     environment = records.describe_environment(("torch", "triton"))
-    content = {"command": "python benchmarks/compile_targets.py", "environment": environment, "kernels": rows}
+    spec = {"targets": args.targets, "positions": args.positions, "head_dims": args.head_dims, "limits": SHARED_LIMITS}
+    content = {
+        "command": "python benchmarks/compile_targets.py",
+        "environment": environment,
+        "spec": spec,
+        "kernels": rows,
+    }
     if not args.quick:
         records.write(args.out, content)
     if any(row["shared"] > row["limit"] for row in rows):
