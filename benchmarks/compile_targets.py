@@ -45,7 +45,6 @@ POSITIONS = {
     "prior": lambda heads: whence.PowerPrior(heads, alpha=0.01),
     "none": lambda heads: None,
 }
-HEAD_DIMS = (256, 128, 64)
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -127,7 +126,7 @@ def largest_head_dim(target: str, dtype: torch.dtype) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(SHARED_LIMITS))
-    parser.add_argument("--head-dims", nargs="+", type=int, default=list(HEAD_DIMS))
+    parser.add_argument("--head-dims", nargs="+", type=int, help="Default: the largest of each target and dtype.")
     parser.add_argument("--positions", nargs="+", default=list(POSITIONS), choices=list(POSITIONS))
     parser.add_argument("--quick", action="store_true", help="One mechanism, one head dimension, bfloat16; no record.")
     parser.add_argument("--jobs", type=int, default=1, help="Number of parallel processes.")
@@ -135,7 +134,8 @@ def main() -> None:
     args = parser.parse_args()
     cases = [
         (target, name, head_dim, dtype)
-        for target, name, head_dim, dtype in itertools.product(args.targets, args.positions, args.head_dims, DTYPES)
+        for name, target, dtype in itertools.product(args.positions, args.targets, DTYPES)
+        for head_dim in args.head_dims or [largest_head_dim(target, dtype)]
         if head_dim <= largest_head_dim(target, dtype)  # the backend refuses others
     ]
     if args.quick:
@@ -149,7 +149,7 @@ def main() -> None:
                 fits = "" if row["shared"] <= row["limit"] else "  TOO LARGE"
                 print(f"{where} {row['shared'] / 1024:6.1f} of {row['limit'] // 1024} KB{fits}", flush=True)
     environment = records.describe_environment(("torch", "triton"))
-    spec = {"targets": args.targets, "positions": args.positions, "head_dims": args.head_dims, "limits": SHARED_LIMITS}
+    spec = {"targets": args.targets, "positions": args.positions, "limits": SHARED_LIMITS}
     content = {
         "command": "python benchmarks/compile_targets.py",
         "environment": environment,

@@ -16,9 +16,23 @@ from reference_comparison import (
 )
 
 from whence import Epar, PowerPrior, Sink, T5Bias, attend
+from whence.attention.fused import backend, packing
 from whence.attention.fused.packing import pack_tables
+from whence.errors import WhenceError
 
 pytestmark = pytest.mark.usefixtures("interpreted", "poisoned")
+
+
+def test_head_dimensions_beyond_the_shared_memory(monkeypatch):
+    """The backend refuses them; a compiled call gets an error before the launch."""
+    monkeypatch.setattr(packing, "shared_memory", lambda device: 99 * 1024)
+    q = torch.zeros(1, 1, 1, 80)
+    with pytest.raises(WhenceError, match="head dimensions up to 64, not 80"):
+        attend(q, q, q, position=Epar(1), causal=True, backend="triton")
+    monkeypatch.setattr(backend, "max_head_dim", lambda *about: 256)
+    with pytest.raises(WhenceError, match=r"head dimension 80 in .* up to 64; pass backend='blockwise'"):
+        attend(q, q, q, position=Epar(1), causal=True, backend="triton")
+
 
 # --- memory layouts -----------------------------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ def table_gradients(
 ) -> list[Tensor]:
     """The dense gradients ``[H, entries]`` of the wanted columns: score scale, bias."""
     m, first, entries = call.mask, call.effects.first_distance, call.table_entries
-    tile = tile_configs.table_gradient_config(call.max_block_d, call.q.element_size())
+    tile = tile_configs.table_gradient_config(call.max_block_d, call.q.element_size(), call.has_tma)
     # a block diagonal covers the distances q_offset + m_minus_n - block_n < d < q_offset + m_minus_n + block_m
     lowest = (first - m.q_offset - tile.block_m + 1) // tile.block_n
     highest = (first + entries - 1 - m.q_offset + tile.block_n - 1) // tile.block_n

@@ -16,6 +16,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from whence.attention.fused import packing
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
+from whence.attention.fused.tile_configs import max_head_dim
+from whence.errors import usage_error
 
 MAX_SLOPE = 160.0  # base-2 logits per step of distance: 2 ** -160 is below the smallest float32
 SEGMENT_BLOCK = 64  # tokens per step of the ranges of blocks
@@ -52,6 +54,13 @@ class DeviceCall:
         self.table = self.dummy if table is None else table
         self.table_stride = 0 if table is None else table.shape[1]
         self.has_tma = packing.has_tma(self.q.device)
+        largest = max_head_dim(self.has_tma, packing.shared_memory(self.q.device), self.q.element_size())
+        if self.max_block_d > largest:  # refused earlier, except in a compiled call, which does not ask the device
+            raise usage_error(
+                "attend(backend='triton')", f"head dimension {max(self.head_dim, self.value_dim)} in {self.q.dtype}",
+                f"the shared memory of this GPU holds tiles of head dimensions up to {largest}",
+                "pass backend='blockwise', or compute in bfloat16",
+            )  # fmt: skip
         self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
 
     @property

@@ -80,12 +80,14 @@ def dq_config(
     return TileConfig(64, 64, 4, 3, 168) if num_derivatives else TileConfig(64, 64, 4, 3)
 
 
-def table_gradient_config(head_dim: int, element_size: int) -> TileConfig:
+def table_gradient_config(head_dim: int, element_size: int, has_tma: bool = True) -> TileConfig:
     if element_size == 4:
         return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
         return TileConfig(64, 64, 8, 1)
-    return TileConfig(128, 64, 8, 2) if head_dim > 64 else TileConfig(64, 64, 4, 3)
+    if head_dim > 64:
+        return TileConfig(128, 64, 8, 2) if has_tma else TileConfig(64, 64, 4, 2)
+    return TileConfig(64, 64, 4, 3)
 
 
 def decode_config(rows: int, head_dim: int, element_size: int) -> TileConfig:
