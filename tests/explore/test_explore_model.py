@@ -72,7 +72,7 @@ def test_the_chosen_layer_is_drawn_while_the_others_run_and_a_known_text_is_not_
     monkeypatch.setattr(model_session, "INTERVAL", -1.0)
     passes = []
     monkeypatch.setattr(
-        model_session, "read", lambda lm, text, change, report: passes.append(change) or read(lm, text, change, report)
+        model_session, "read", lambda lm, change, **others: passes.append(change) or read(lm, change=change, **others)
     )
     steps = list(view_text(session, None, SMALLEST, TEXT, NOTHING, 0, 0, 0))
     assert "Layer" in "".join(following for _, following, _ in steps[:-1]) and steps[-1][2].text == TEXT
@@ -82,6 +82,32 @@ def test_the_chosen_layer_is_drawn_while_the_others_run_and_a_known_text_is_not_
     assert passes == [NOTHING, "log-n"]
     last(view_text(session, with_change, SMALLEST, TEXT + " one", NOTHING, 0, 0, 0))
     assert passes == [NOTHING, "log-n", NOTHING]
+
+
+def test_a_text_that_begins_alike_is_read_from_where_it_differs(session, lm, request):
+    before = last(session.read(None, SMALLEST, TEXT, NOTHING))
+    longer, lengths = "one two three one three two one", []
+    fresh, said = read(lm, longer), last(view_generation(session, SMALLEST, longer, NOTHING))
+    hook = lm.model.model.embed_tokens.register_forward_hook(lambda _, ids, out: lengths.append(ids[0].shape[1]))
+    request.addfinalizer(hook.remove)
+    for text, expected in ((longer, fresh), (TEXT, before.shown)):  # longer, then cut again
+        common = before.shown.known.count_common(expected.known.ids)
+        done = last(session.read(before, SMALLEST, text, NOTHING))
+        assert done.shown.tokens == expected.tokens
+        for layer in range(3):
+            torch.testing.assert_close(done.shown.rows(layer), expected.rows(layer), atol=1e-6, rtol=1e-4)
+        torch.testing.assert_close(done.shown.next_probabilities, expected.next_probabilities, atol=1e-6, rtol=1e-4)
+        assert lengths[-1] == len(expected.tokens) - common and common > 4
+        before = done
+    done = last(session.read(None, SMALLEST, longer, NOTHING))
+    lengths.clear()
+    assert last(view_generation(session, SMALLEST, longer, NOTHING, done)) == said and set(lengths) == {1}
+    lengths.clear()
+    session.needle = None
+    shares = [view_needle(session, SMALLEST, "It is blue.", "It is", "blue", place, NOTHING) for place in (11, 12)]
+    assert lengths[-1] < lengths[0] / 4
+    session.needle = None
+    assert view_needle(session, SMALLEST, "It is blue.", "It is", "blue", 12, NOTHING) == shares[1]
 
 
 def test_a_long_text_is_cut_and_says_so(lm):

@@ -1,13 +1,14 @@
 """A text through a pretrained model: its attention in every layer, next tokens, a continuation, and changes of the model.
 
-Each function that runs the model for longer than a moment takes ``report``, which it calls as the work advances.
+Each function that runs the model for longer than a moment takes ``report``, which it calls as the work advances, and where the
+model is unchanged the tokens that are known from an earlier pass, which it does not read again.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
+from whence.explore.known_tokens import KnownTokens, join_calls, keep_cache, keep_calls
 from whence.hf import LastRow, LoadedModel, attach, capture, load, request
 from whence.hf.interface import AttentionCall
 from whence.mend import CURES
@@ -40,13 +42,19 @@ class LayerAttention(LastRow):
     lasts for the pass alone, so the weights of an edited layer are kept, in half precision.
     """
 
-    def __init__(self, report: Callable[[int], None]) -> None:
+    def __init__(
+        self, report: Callable[[int], None], before: Mapping[int, AttentionCall | Tensor] | None = None, count: int = 0
+    ) -> None:
         super().__init__()
         self.report = report
+        self.before, self.count = before or {}, count  # an earlier pass over the first ``count`` tokens
         self.sources: dict[int, AttentionCall | Tensor] = {}
 
     def record(self, layer: int, call: AttentionCall) -> None:
         super().record(layer, call)
+        earlier = self.before.get(layer)
+        if isinstance(earlier, AttentionCall):
+            call = join_calls(earlier, call, self.count)
         self.sources[layer] = call if call.edited is None else self.weights(call).half()
         self.report(layer)
 
@@ -70,6 +78,7 @@ class Reading:
     layers: int
     attention: LayerAttention
     next_probabilities: Tensor | None = None  # [vocabulary]; None until the pass has ended
+    known: KnownTokens | None = None  # of an unchanged model, for a text that begins alike
 
     def rows(self, layer: int) -> Tensor:
         """The attention of a layer, ``[H, T, T]``."""
@@ -171,24 +180,45 @@ def changed(lm: LoadedModel, change: str, prompt: Prompt) -> Iterator[tuple[Tens
 
 @torch.no_grad()
 def read(
-    lm: LoadedModel, text: str, change: str = NOTHING, report: Callable[[Reading], None] = lambda reading: None
+    lm: LoadedModel,
+    text: str,
+    change: str = NOTHING,
+    report: Callable[[Reading], None] = lambda reading: None,
+    before: Reading | None = None,
 ) -> Reading:
-    """Run the model once over a text and keep its attention. ``report`` gets the reading so far after each layer."""
+    """Run the model once over a text and keep its attention. ``report`` gets the reading so far after each layer.
+
+    Args:
+        before: a reading of the unchanged model: tokens with which both texts begin are not read again.
+    """
     with changed(lm, change, split_documents(text)) as (tokens, total):
-        pieces = [lm.tokenizer.decode([token]) for token in tokens[0].tolist()]
+        ids = tokens[0].tolist()
+        pieces = [lm.tokenizer.decode([token]) for token in ids]
         layers = int(lm.model.config.get_text_config().num_hidden_layers)
-        attention = LayerAttention(lambda layer: report(Reading(pieces, total, layers, attention)))
+        known = before.known if before is not None and change == NOTHING else None
+        sources, count = (before.attention.sources, known.count_common(ids)) if before and known else ({}, 0)
+        attention = LayerAttention(lambda layer: report(Reading(pieces, total, layers, attention)), sources, count)
         with capture(lm.model, attention):
-            logits = _last_logits(lm.model, tokens)
-    return Reading(pieces, total, layers, attention, torch.softmax(logits, -1))
+            logits, _ = _last_logits(lm.model, tokens, known)
+    attention.before = {}
+    known = keep_calls(lm.model, ids, attention.sources) if change == NOTHING else None
+    return Reading(pieces, total, layers, attention, torch.softmax(logits, -1), known)
 
 
 @torch.no_grad()
-def generate(lm: LoadedModel, text: str, change: str, report: Callable[[int], None] = lambda count: None) -> str:
+def generate(
+    lm: LoadedModel,
+    text: str,
+    change: str,
+    report: Callable[[int], None] = lambda count: None,
+    known: KnownTokens | None = None,
+) -> str:
     """The most probable continuation. ``report`` gets the number of tokens so far."""
     with changed(lm, change, split_documents(text)) as (tokens, _):
+        count = known.count_common(tokens[0].tolist()) if known is not None and change == NOTHING else 0
+        options = {"past_key_values": known.build_cache(count)} if known is not None and count else {}
         output = lm.model.generate(
-            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW_TOKENS, do_sample=False,
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=NEW_TOKENS, do_sample=False, **options,
             pad_token_id=lm.tokenizer.eos_token_id, streamer=TokenCounter(report),
         )  # fmt: skip
     return lm.tokenizer.decode(output[0, tokens.shape[1] :], skip_special_tokens=True)
@@ -210,21 +240,45 @@ class TokenCounter:
 
 @torch.no_grad()
 def needle_probability(
-    lm: LoadedModel, needle: str, question: str, answer: str, place: int, of: int, change: str
-) -> float:
-    """The probability of the answer's first token after a text of ``of`` filler sentences with the needle at ``place``."""
+    lm: LoadedModel,
+    needle: str,
+    question: str,
+    answer: str,
+    place: int,
+    of: int,
+    change: str,
+    known: KnownTokens | None = None,
+) -> tuple[float, KnownTokens | None]:
+    """The probability of the answer's first token after a text of ``of`` filler sentences with the needle at ``place``.
+
+    Also returns what is known for the next place.
+    """
     if not answer.strip():
         raise usage_error("The answer", repr(answer), "it must have a token", "type a word")
     sentences = [FILLER] * of
     sentences.insert(place, needle.strip() or " ")
     target = lm.tokenizer(" " + answer.strip(), add_special_tokens=False)["input_ids"]
+    unchanged = find_change(change) is None
     with changed(lm, change, build_prompt(sentences, question.strip(), " ")) as (tokens, _):
-        return float(torch.softmax(_last_logits(lm.model, tokens), -1)[target[0]])
+        logits, cache = _last_logits(lm.model, tokens, known if unchanged else None, keep=unchanged)
+    kept = keep_cache(lm.model, tokens[0].tolist(), cache) if unchanged else known
+    return float(torch.softmax(logits, -1)[target[0]]), kept
 
 
-def _last_logits(model: Any, tokens: Tensor) -> Tensor:
-    """The logits after the last token. Those of the others are not computed where the model can leave them out."""
+def _last_logits(
+    model: Any, tokens: Tensor, known: KnownTokens | None = None, *, keep: bool = False
+) -> tuple[Tensor, Any]:
+    """The logits after the last token and the cache. Logits of the others are not computed where the model can leave them out.
+
+    Args:
+        known: tokens that are not read again.
+        keep: return the cache of all tokens.
+    """
     parameters = inspect.signature(model.forward).parameters
-    options: dict[str, Any] = {"use_cache": False, "logits_to_keep": 1}
+    count = 0 if known is None else known.count_common(tokens[0].tolist())
+    options: dict[str, Any] = {"use_cache": keep or count > 0, "logits_to_keep": 1}
+    if known is not None and count:
+        options["past_key_values"] = known.build_cache(count)
     used = {name: value for name, value in options.items() if name in parameters}
-    return model(tokens, **used).logits[0, -1].float()
+    output = model(tokens[:, count:], **used)
+    return output.logits[0, -1].float(), getattr(output, "past_key_values", None)

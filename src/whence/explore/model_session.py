@@ -10,6 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from whence.explore.known_tokens import KnownTokens
 from whence.explore.model_reading import NOTHING, Reading, load_model, read
 from whence.hf import LoadedModel
 
@@ -38,11 +39,12 @@ class ModelSession:
     def __init__(self) -> None:
         self.name = ""
         self.loaded: LoadedModel | None = None
+        self.needle: KnownTokens | None = None  # the text of the last needle
         self.lock = threading.Lock()  # a change of the model must not be seen by another pass
 
     def get(self, name: str) -> LoadedModel:
         if self.loaded is None or name != self.name:
-            self.loaded = None
+            self.loaded = self.needle = None
             self.loaded = load_model(name)
             self.name = name
         return self.loaded
@@ -79,12 +81,14 @@ class ModelSession:
     def read(self, before: ReadText | None, name: str, text: str, change: str) -> Iterator[Reading | ReadText]:
         """Read a text, as it is and with a change, as far as ``before`` does not have it. Yields progress, then all."""
         change = change.strip() or NOTHING
-        same = before is not None and (before.model, before.text) == (name, text)
-        known = before.readings if before is not None and same else {}
+        if before is not None and (before.model, self.name) != (name, name):
+            before = None  # of another model
+        known = before.readings if before is not None and before.text == text else {}
+        earlier = None if before is None else before.readings[NOTHING]
         readings = {one: known[one] for one in (NOTHING, change) if one in known}
         for one in dict.fromkeys((NOTHING, change)):
             if one not in readings:
-                for reading in self.run(name, partial(read, text=text, change=one)):
+                for reading in self.run(name, partial(read, text=text, change=one, before=earlier)):
                     yield reading
                 readings[one] = reading
         yield ReadText(name, text, change, readings)

@@ -20,6 +20,7 @@ from whence.explore.model_reading import (
 )
 from whence.explore.model_session import ModelSession, ReadText
 from whence.explore.model_view import draw_continuations, draw_next, draw_reading
+from whence.hf import LoadedModel
 
 TEXT = "Position decides where a model looks. The first token often receives attention that no other token needs."
 PLACES = 12
@@ -53,13 +54,17 @@ def view_text(
             yield figures, drawings.progress(f"Layer {ran} of {done.layers}", ran, done.layers), None
 
 
-def view_generation(session: ModelSession, name: str, text: str, change: str) -> Iterator[str]:
-    """Continuations of a text as it is and with the change, as HTML."""
+def view_generation(
+    session: ModelSession, name: str, text: str, change: str, before: ReadText | None = None
+) -> Iterator[str]:
+    """Continuations of a text as it is and with the change, as HTML. What ``before`` has read is not read again."""
     lines: list[tuple[str, str]] = []
+    same = before is not None and before.model == name == session.name
+    known = before.readings[NOTHING].known if before is not None and same else None
     yield drawings.progress("Loading the model" if session.name != name else "Reading", 0, 1)
     for one in dict.fromkeys((NOTHING, change.strip() or NOTHING)):
         label = "as it is" if one == NOTHING else one
-        for done in session.run(name, partial(generate, text=text, change=one)):
+        for done in session.run(name, partial(generate, text=text, change=one, known=known)):
             if isinstance(done, str):
                 lines.append((label, done))
                 yield draw_continuations(lines)
@@ -72,10 +77,12 @@ def view_needle(
     session: ModelSession, name: str, needle: str, question: str, answer: str, place: int, change: str
 ) -> str:
     """The probability of the answer with the needle at a place."""
-    work = partial(
-        needle_probability, needle=needle, question=question, answer=answer, place=place, of=PLACES, change=change
-    )
-    *_, share = session.run(name, lambda lm, report: work(lm))
+
+    def work(lm: LoadedModel, report: object) -> float:
+        share, session.needle = needle_probability(lm, needle, question, answer, place, PLACES, change, session.needle)
+        return share
+
+    *_, share = session.run(name, work)
     shown = f"probability of “{answer}”, needle after {place} of {PLACES} sentences"
     return drawings.tiles((shown, f"{100 * share:.2f} %"))
 
@@ -137,6 +144,7 @@ def add_model_tab() -> None:
 
     def look(*values: Any) -> Iterator[Any]:
         name, needle, question, answer, place, change = values
+        yield (drawings.progress("Loading the model" if session.name != name else "Reading", 0, 1),)
         yield (view_needle(session, name, needle, question, answer, int(place), change),)
 
     reading = [error, figures, following, was_read, layer, head, back]
@@ -148,7 +156,7 @@ def add_model_tab() -> None:
         one.input(redraw, [was_read, layer, head, back], figures, **live)
     continue_.click(
         guard(lambda *values: ((one,) for one in view_generation(session, *values)), ("",)),
-        [name, text, change],
+        [name, text, change, was_read],
         [error, continued],
         **live,
     )
