@@ -7,9 +7,9 @@
 
 ``run`` trains the runs that have no record in ``CARRIED/results``, with ``--jobs`` processes under NVIDIA's multi-process service
 where the machine has it. At the time limit the runs save checkpoints; the same command resumes. The records of every study
-that has begun are packed into one file each in ``--out``. To resume on another machine, put these files into ``CARRIED/results``.
-To commit them, unpack each into a folder of its name in papers/src/whence_papers/results and run ``tools/pack_records.py`` there,
-which adds their provenance.
+that has begun are packed into one file each in ``--out``. To resume on another machine, put these files into ``CARRIED/results``;
+``prepare`` does so with committed ones. To commit them, unpack each into a folder of its name in
+papers/src/whence_papers/results and run ``tools/pack_records.py`` there, which adds their provenance.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from whence.cli.run import run_studies
 from whence.lab.study import Study
 from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file
 from whence.lab.study_folder import study_folder
+from whence_papers import FOLDER
 
 #: studies in the order in which they are worth the time, with what they read in the data folder
 DATA = {
@@ -56,7 +57,7 @@ LIMIT = 40
 
 
 def prepare(carried: Path, names: Sequence[str] = ()) -> None:
-    """Copy the data of WHENCE_DATA and the packages that the named studies need into a folder; by default of all studies."""
+    """Copy the data of WHENCE_DATA, the packages and the committed records of the named studies into a folder; default: of all."""
     named = os.environ.get("WHENCE_DATA")
     if not named:
         sys.exit("WHENCE_DATA names no folder; set it to the folder with the data")
@@ -71,6 +72,12 @@ def prepare(carried: Path, names: Sequence[str] = ()) -> None:
         stub.mkdir(parents=True)
         for module in ("__init__", "etree"):
             (stub / f"{module}.py").write_text('"""An empty module, for a machine without lxml."""\n')
+    committed = FOLDER / "results"
+    for study in (one for name in chosen for one in load_studies(name, [], False)):
+        packed = committed / f"{study_folder(study, committed).name}.zip"
+        if packed.is_file():  # a study that has begun is resumed
+            (carried / "results").mkdir(exist_ok=True)
+            shutil.copy(packed, carried / "results")
     size = sum(path.stat().st_size for path in carried.rglob("*") if path.is_file()) / 2**20
     print(f"{carried}: {size:.1f} MiB")
     if size > LIMIT:

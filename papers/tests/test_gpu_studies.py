@@ -66,12 +66,13 @@ def test_what_a_study_reads_travels(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("WHENCE_DATA", raising=False)
     with pytest.raises(SystemExit, match="WHENCE_DATA"):
         gpu_studies.prepare(tmp_path / "carried")
-    for name in ("multi30k", "benchmarks/qmsum", "speeches"):
+    for name in ("multi30k", "benchmarks/qmsum", "books", "speeches"):
         (tmp_path / "data" / name).mkdir(parents=True)
     monkeypatch.setenv("WHENCE_DATA", str(tmp_path / "data"))
-    gpu_studies.prepare(tmp_path / "carried", ["translation", "summarization"])
+    gpu_studies.prepare(tmp_path / "carried", ["translation", "summarization", "prior"])
     packages = tmp_path / "carried/packages"
-    assert {path.name for path in (tmp_path / "carried/data").iterdir()} == {"multi30k", "benchmarks"}
+    assert {path.name for path in (tmp_path / "carried/data").iterdir()} == {"multi30k", "benchmarks", "books"}
+    assert list((tmp_path / "carried/results").glob("prior-gpu-*.zip"))  # begun, and resumed there
     # sacrebleu and rouge-score import from there alone, with the versions that records name
     code = (
         f"import sys; sys.path[:] = [{str(packages)!r}, *(path for path in sys.path if 'site-packages' not in path)]\n"
