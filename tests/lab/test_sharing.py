@@ -157,6 +157,19 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, number):
     assert signal.getsignal(number) == before
 
 
+def test_a_signal_during_the_last_evaluation_stops_the_study_after_the_record(tmp_path):
+    study = build_study(arms=ARMS[:2], seeds=(0,), budget=Budget(steps=1, batch_size=2))
+    executor = load_executor("local", 1)
+    with pytest.raises(Terminated, match="run the command again") as raised:
+        list(
+            executor.run(
+                run_execution.execute_run, study.runs(), tmp_path, lambda *_: signal.raise_signal(signal.SIGTERM)
+            )
+        )
+    assert raised.value.signal_number == signal.SIGTERM
+    assert [(tmp_path / run.file_name).exists() for run in study.runs()] == [True, False]
+
+
 def test_partial_files_of_killed_writers_are_removed(tmp_path):
     study = build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=1, batch_size=2))
     (run,), folder = study.runs(), study_folder(study, tmp_path)

@@ -166,6 +166,7 @@ def train_run(
     main_process = process_rank() == 0
     report = on_progress if main_process else lambda progress: None
     result: dict[str, Any]
+    late_signal: int | None = None  # it came when the last step was done
     try:
         with training.catch_stop_signals() as stop_signal:
 
@@ -174,6 +175,7 @@ def train_run(
 
             try:
                 curves = training.train(model, task, run.budget, run.seed, state, report, should_stop=should_stop)
+                late_signal = stop_signal()
             except Terminated as error:
                 if stop_signal() is None:
                     raise DeadlineReached(str(error)) from None
@@ -216,6 +218,8 @@ def train_run(
         records.write(path, json.loads(json.dumps(record)))
     if result["status"] == "done":  # only now: a process that is killed before has something to resume from
         checkpoints.remove(state)
+    if late_signal is not None and world_size() == 1:  # the run is complete, and no other begins
+        raise Terminated(f"stopped after {run.file_name}; run the command again to resume", late_signal)
     return record
 
 
