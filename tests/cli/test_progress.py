@@ -61,6 +61,10 @@ def test_runs_that_exist_do_not_count(clock, monkeypatch, capsys, tmp_path, term
     assert "about 30 s left" in text and "about 10 s left" not in text and "none" in text
     if not terminal:
         assert text == "3 of 4, little, none, seed 1; about 30 s left\n"
+        return
+    with arms_shown(tmp_path, 4):
+        pass  # nothing runs: the table is of the records
+    assert "4 of 4 runs" in capsys.readouterr().err
 
 
 def test_a_resumed_run_counts_from_where_it_was_resumed(clock, capsys, tmp_path):

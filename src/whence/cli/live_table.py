@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -211,16 +211,12 @@ def show_arms(
         return
     with Live(table.render(console.width), console=console, refresh_per_second=4) as live:  # its last state stays
 
-        def redraw(run: Run, at: Any) -> None:
-            table.on_progress(run, at)
-            live.update(table.render(console.width))
+        def redraw_after(take: Callable[..., Any]) -> Callable[..., None]:
+            def handle(*arguments: Any) -> None:
+                take(*arguments)
+                live.update(table.render(console.width))
 
-        def look(study: Study, comparison: PairedComparison | None) -> None:
-            table.on_look(study, comparison)
-            live.update(table.render(console.width))
+            return handle
 
-        def mark(run: Run, state: str) -> None:
-            table.on_failure(run, state)
-            live.update(table.render(console.width))
-
-        yield {"on_round": table.on_round, "on_progress": redraw, "on_look": look, "on_failure": mark}
+        methods = (table.on_round, table.on_progress, table.on_look, table.on_failure)
+        yield {method.__name__: redraw_after(method) for method in methods}

@@ -109,7 +109,7 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
     for study in studies:
         if not study.get("comparison"):
             lines += verdict_lines(study)
-    return [line.replace("\u00a0", " ") for line in lines]
+    return [part for line in lines for part in _wrap(line.replace("\u00a0", " "), width)]
 
 
 def constant_warnings(studies: Sequence[dict[str, Any]]) -> list[str]:
@@ -119,6 +119,16 @@ def constant_warnings(studies: Sequence[dict[str, Any]]) -> list[str]:
         for study in studies
         if study.get("comparison") and (line := constant_headline(study))
     ]
+
+
+def _wrap(line: str, width: int | None) -> list[str]:
+    """
+    >>> _wrap("No arm beats a constant answer.", 20), _wrap("  short", 20)
+    (['No arm beats a', '  constant answer.'], ['  short'])
+    """
+    if width is None or len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _list_items(sentences: Sequence[str], width: int | None) -> list[str]:
