@@ -25,18 +25,20 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # also in the worker processes, which i
 
 import torch
 import triton
+import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
 import whence
 from whence import records
-from whence.attention.fused import direct_launch, packing
+from whence.attention.fused import diagonals, direct_launch, packing
 from whence.attention.fused.tile_configs import max_head_dim
 
 ROOT = Path(__file__).resolve().parent.parent
-#: bytes of shared memory that one program can have, from NVIDIA's table of compute capabilities
+#: bytes of shared memory that one program can have, from NVIDIA's table of compute capabilities and AMD's of local data share
 SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "sm_90": 227 * 1024, "sm_120": 99 * 1024}
-TARGETS = ("sm_80", "sm_86", "sm_89")  # compute capability 9.0 is tested on a GPU
+SHARED_LIMITS["gfx942"] = 64 * 1024
+TARGETS = ("sm_80", "sm_86", "sm_89", "gfx942")  # compute capability 9.0 is tested on a GPU
 POSITIONS = {
     "epar + t5 + sink": lambda heads: whence.Epar(heads, learnable=True) + whence.T5Bias(heads) + whence.Sink(heads),
     "rotary + epar": lambda heads: whence.Rotary() + whence.Epar(heads, learnable=True),
@@ -51,8 +53,9 @@ DTYPES = (torch.bfloat16, torch.float32)
 class CompilingDriver:
     """What Triton asks of a driver before a launch, for a GPU that is not here."""
 
-    def __init__(self, capability: int) -> None:
-        self.target = GPUTarget("cuda", capability, 32)
+    def __init__(self, target: str) -> None:
+        nvidia = target.startswith("sm_")
+        self.target = GPUTarget("cuda", int(target.removeprefix("sm_")), 32) if nvidia else GPUTarget("hip", target, 64)
 
     def get_current_target(self) -> GPUTarget:
         return self.target
@@ -79,10 +82,13 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
             )
         return kernel
 
-    capability = int(target.removeprefix("sm_"))
+    is_amd = target.startswith("gfx")
+    plain_loads = tl.constexpr(True) if is_amd else diagonals.PLAIN_LOADS
     with (
         mock.patch.object(JITFunction, "run", compile_kernel),
-        mock.patch.object(triton.runtime.driver, "_active", CompilingDriver(capability)),
+        mock.patch.object(triton.runtime.driver, "_active", CompilingDriver(target)),
+        mock.patch.object(packing, "IS_AMD", is_amd),
+        mock.patch.object(diagonals, "PLAIN_LOADS", plain_loads),
         mock.patch.object(packing, "shared_memory", return_value=SHARED_LIMITS[target]),
         mock.patch("whence.attention.fused.backend.is_interpreted", return_value=True),  # the kernels take CPU tensors
         mock.patch.object(direct_launch, "KNOWN_VERSIONS", ()),  # later launches of a plan come here too
@@ -92,22 +98,24 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
-    """Forward and backward over a whole sequence, the same with padding and deterministic gradients, and a decode step."""
-    heads = 4
+    """Forward and backward over a whole sequence, the same with padding and deterministic gradients, and decode steps."""
 
-    def attend(queries: int, keys: int, **options: Any) -> torch.Tensor:
+    def attend(heads: int, kv_heads: int, queries: int, keys: int, **options: Any) -> torch.Tensor:
         q, k, v = (
             torch.zeros(1, n, length, head_dim, dtype=dtype, requires_grad=True)
-            for n, length in ((heads, queries), (2, keys), (2, keys))
+            for n, length in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
         )
         return whence.attend(q, k, v, position=POSITIONS[name](heads), causal=True, backend="triton", **options)
 
-    attend(128, 128).sum().backward()  # by a plan, where there is one
+    attend(4, 2, 128, 128).sum().backward()  # by a plan, where there is one
     torch.use_deterministic_algorithms(True)
-    attend(128, 128, lengths=torch.tensor([100])).sum().backward()
+    attend(4, 2, 128, 128, lengths=torch.tensor([100])).sum().backward()
     torch.use_deterministic_algorithms(False)
     with torch.no_grad():
-        attend(2, 300, q_positions=torch.arange(298, 300), k_positions=torch.arange(300))
+        positions = torch.arange(300)
+        attend(4, 2, 2, 300, q_positions=positions[-2:], k_positions=positions)
+        padded = {"key_mask": torch.ones(1, 300, dtype=torch.bool)}
+        attend(8, 1, 16, 300, q_positions=positions[-16:], k_positions=positions, **padded)  # the largest tile
 
 
 def compile_case(target: str, name: str, head_dim: int, dtype: torch.dtype) -> list[dict[str, Any]]:
@@ -119,6 +127,8 @@ def compile_case(target: str, name: str, head_dim: int, dtype: torch.dtype) -> l
 
 
 def largest_head_dim(target: str, dtype: torch.dtype) -> int:
+    if target == "gfx942":  # the backend refuses AMD; this shows that the kernels compile
+        return 64 if dtype == torch.bfloat16 else 0
     limit = SHARED_LIMITS[target]
     return max_head_dim(limit >= packing.TMA_SHARED_MEMORY, limit, dtype.itemsize)
 
@@ -136,12 +146,13 @@ def main() -> None:
         (target, name, head_dim, dtype)
         for name, target, dtype in itertools.product(args.positions, args.targets, DTYPES)
         for head_dim in args.head_dims or [largest_head_dim(target, dtype)]
-        if head_dim <= largest_head_dim(target, dtype)  # the backend refuses others
+        if 0 < head_dim <= largest_head_dim(target, dtype)  # the backend refuses others
     ]
     if args.quick:
         cases = [(target, "rotary + epar", 64, torch.bfloat16) for target in args.targets]
     rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.jobs, mp_context=spawn, max_tasks_per_child=1) as pool:  # a target for each process
         for result in pool.map(compile_case, *zip(*cases, strict=True)):
             rows += result
             for row in result:

@@ -15,8 +15,8 @@ import triton.language as tl
 
 from whence.attention.fused import packing
 
-# inline assembly keeps Triton from pipelining the table loads through shared memory; the interpreter cannot run it
-PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret))
+# inline assembly of NVIDIA keeps Triton from pipelining the table loads through shared memory; the interpreter cannot run it
+PLAIN_LOADS = tl.constexpr(bool(triton.knobs.runtime.interpret) or packing.IS_AMD)
 TABLE_PADDING = tl.constexpr(packing.TABLE_PADDING)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whence.attention.fused import packing
+
 MAX_HEAD_DIM = 256
 LONG_QUERIES = 4096  # number of queries above which a large tile is faster
 
@@ -25,7 +27,9 @@ class TileConfig:
     def options(self) -> dict[str, int]:
         """Launch options; the number of stages is an argument of the loops instead."""
         options = {"num_warps": self.num_warps}
-        return options if self.max_registers is None else options | {"maxnreg": self.max_registers}
+        if self.max_registers is None or packing.IS_AMD:  # NVIDIA's compiler takes this option
+            return options
+        return options | {"maxnreg": self.max_registers}
 
 
 def max_head_dim(has_tma: bool, shared_memory: int, element_size: int) -> int:
