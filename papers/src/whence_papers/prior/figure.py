@@ -69,10 +69,13 @@ def draw_prior(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.yaxis.set_minor_formatter("{x:g}" if axes is panels[1] else NullFormatter())
     legend_above(figure, panels[0], 4)
     letters(panels)
-    seeds = max(len(own) for own in by_arm.values())
+    counts = sorted({len(own) for own in by_arm.values()})
+    seeds = (
+        f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'' if counts[0] == 1 else 's'}"
+    )
     note = (
         f"{spec['name']}: {runs[0]['notes']['parameters']:,} parameters for {runs[0]['arm']}, {spec['budget']['steps']:,} steps of "
-        f"{step_tokens:,} tokens. a and b: mean of {seeds} seed{'' if seeds == 1 else 's'}; the training loss is the mean since the last evaluation; the same tokens are scored at every "
+        f"{step_tokens:,} tokens. a and b: mean of {seeds}; the training loss is the mean since the last evaluation; the same tokens are scored at every "
         f"length. c and d: one mark for each head of the first seed; the line is the start of the source, 1; the wide start has alpha 0.1 and beta 1. The source prints a loss of "
         f"{PUBLISHED_LOSS} on another text with another tokenizer, so it is not drawn."
     )
