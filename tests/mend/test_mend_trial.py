@@ -1,6 +1,8 @@
 """A trial: halves, rounds, records that resume, verdicts, the page and the recipe."""
 
+import copy
 import dataclasses
+import gc
 import json
 import shutil
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ from whence.cli.mend_report import print_trial
 from whence.mend import AttentionTemperature, LogN
 from whence.mend import trial as trials
 from whence.mend.judgement import collect_trial, find_best_slots, judge
-from whence.mend.recipe import apply_recipe, write_recipe
+from whence.mend.recipe import applied_recipes, apply_recipe, write_recipe
 from whence.mend.trial import Trial, label_cure
 from whence.mend.trial_plan import TrialPlan, split_items, split_rounds
 from whence.probe.identity import identify
@@ -288,11 +290,24 @@ def test_recipe(done, tmp_path):
         before = model(ids).logits
         with CURES[0].apply(model):
             expected = model(ids).logits
-        applied = hf.apply_recipe(model, path)
+        hf.apply_recipe(model, path)  # a server that drops the result keeps the cure
+        gc.collect()
         assert torch.equal(model(ids).logits, expected) and not torch.equal(expected, before)
+        assert torch.equal(copy.deepcopy(model)(ids).logits, expected)
+        with pytest.raises(WhenceError, match=r"log-n.*applied once.*remove"):
+            hf.apply_recipe(model, path)
+        (applied,) = applied_recipes(model)
+        second = tmp_path / "second.json"
+        records.write(second, content | {"cure": "log-n(trained=4)"})
+        with (
+            hf.apply_recipe(model, second),
+            pytest.raises(WhenceError, match="applied after it; remove that one first"),
+        ):
+            applied.remove()
+        assert torch.equal(model(ids).logits, expected)
         applied.remove()
         applied.remove()
-        assert torch.equal(model(ids).logits, before)
+        assert torch.equal(model(ids).logits, before) and not applied_recipes(model)
         with hf.apply_recipe(model, path.parent):
             assert torch.equal(model(ids).logits, expected)
         assert torch.equal(model(ids).logits, before)

@@ -37,10 +37,11 @@ FORMAT = 1
 RECIPE = "recipe.json"
 SOURCE = "cure_source"  # the folder with the source file of a cure of the user
 HASH = "source_sha256"
+APPLIED = "_whence_recipes"  # attribute of a model
 
 
 class AppliedRecipe:
-    """A recipe on a model. It stays until ``remove()``, or until the end of a ``with`` block.
+    """A recipe on a model. It stays until ``remove()``, or until the end of a ``with`` block; the model keeps it meanwhile.
 
     Attributes:
         cure: the intervention. A cure that rewrites prompts, such as an order of documents, does it with
@@ -49,13 +50,38 @@ class AppliedRecipe:
     """
 
     def __init__(self, model: Any, cure: Intervention, recipe: dict[str, Any]) -> None:
-        self.cure, self.recipe = cure, recipe
+        self.cure, self.recipe, self._model = cure, recipe, model
+        applied = applied_recipes(model)
+        if any(one.recipe == recipe for one in applied):
+            raise usage_error(
+                "apply_recipe(model)",
+                f"a model with the recipe of {cure.name} on it",
+                "a recipe is applied once",
+                "call remove() of the first result",
+            )
         self._undo = ExitStack()
         self._undo.enter_context(cure.apply(model))
+        model.__dict__[APPLIED] = [*applied, self]  # otherwise an unused result, and with it the cure, would be lost
 
     def remove(self) -> None:
-        """Restore the model exactly. Calling it again does nothing."""
+        """Restore the model exactly. Calling it again does nothing. The recipe that was applied last is removed first."""
+        applied = applied_recipes(self._model)
+        if self not in applied:
+            return
+        if applied[-1] is not self:
+            raise usage_error(
+                "AppliedRecipe.remove()",
+                f"the recipe of {self.cure.name}",
+                f"the recipe of {applied[-1].cure.name} was applied after it",
+                "remove that one first",
+            )
         self._undo.close()
+        self._model.__dict__[APPLIED] = applied[:-1]
+        if not applied[:-1]:
+            del self._model.__dict__[APPLIED]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # a copy of the model is as it was when it was copied, and has nothing to remove
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +90,11 @@ class AppliedRecipe:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.remove()
+
+
+def applied_recipes(model: Any) -> list[AppliedRecipe]:
+    """The recipes on a model, in the order in which they were applied."""
+    return list(model.__dict__.get(APPLIED, ()))
 
 
 def apply_recipe(model: Any, path: str | Path, *, force: bool = False) -> AppliedRecipe:

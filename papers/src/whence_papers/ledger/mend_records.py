@@ -224,7 +224,15 @@ def describe_change(model: str, pairs: Sequence[PairedAnswers], change: dict[str
         for name, title in (("average", "average"), ("worst", "worst position"), ("gap", "gap"))
     ]
     tasks = f"{len(pairs)} task{'s' if len(pairs) > 1 else ''} of {count} items"
-    return f"{model}, {tasks}, {pairs[0].settings}: {', '.join(parts)}."
+    return f"{model}, {tasks}, {describe_settings(pairs)}: {', '.join(parts)}."
+
+
+def describe_settings(pairs: Sequence[PairedAnswers]) -> str:
+    """The settings of a cure, once if all tasks have the same, otherwise with the tasks that have them."""
+    tasks: dict[str, list[str]] = {}
+    for pair in pairs:
+        tasks.setdefault(pair.settings, []).append(pair.task)
+    return "; ".join(text if len(tasks) == 1 else f"{text} on {', '.join(own)}" for text, own in tasks.items())
 
 
 def _name_folders(every: Any) -> str:
