@@ -5,9 +5,10 @@ import json
 import pytest
 
 from whence import WhenceError
-from whence.cli.mend import load_cures, rebuild_cure
+from whence.cli.mend import find_cure, load_cures, rebuild_cure, require_recipe_name
 from whence.hf import apply_recipe
 from whence.mend import CURES, LogN, identify_intervention
+from whence.mend.judgement import distinguish_names
 from whence.mend.trial import label_cure
 from whence.probe import tiny_random_model
 
@@ -80,9 +81,17 @@ def test_wrong_options(run_whence, options, parts):
     assert done.returncode == 2 and all(part in done.stderr for part in parts), done.stderr
 
 
-def test_a_recipe_of_a_cure_that_was_not_judged(mend_quick):
+def test_a_recipe_of_a_cure_that_was_not_judged(mend_quick, tmp_path):
     done = mend_quick("--cure", "log-n", "--recipe", "pine")
     assert done.returncode == 2 and "--recipe got pine" in done.stderr and "log-n" in done.stderr
+    two = [LogN(trained=16), LogN(trained=32)]
+    labels = [label_cure(cure) for cure in two]
+    names = distinguish_names({label: identify_intervention(cure) for label, cure in zip(labels, two, strict=True)})
+    known = [{"label": label, "name": "log-n", "display_name": names[label]} for label in labels]
+    assert find_cure("log-n(trained=32)", known, labels) is known[1] and find_cure("pine", known, labels) is None
+    assert find_cure("log-n", known, labels[1:]) is known[1]  # the only one of this command
+    with pytest.raises(WhenceError, match=r'--recipe got log-n,.*"log-n\(trained=16\)", "log-n\(trained=32\)"'):
+        require_recipe_name("log-n", tmp_path / "none", two)
 
 
 def test_the_cure_of_an_earlier_command():
@@ -95,15 +104,17 @@ def test_the_cure_of_an_earlier_command():
     assert rebuild_cure({**chosen, "chosen": own}, []) is None  # a cure of a file with the name of a built-in one
 
 
-def test_all_cures_by_default():
+def test_all_cures_by_default(capsys):
     for short in (True, False):
         assert [cure.name for cure in load_cures(None, short=short)] == list(CURES)
+        notes = capsys.readouterr().err
+        assert ("scale-channel and calibration: short searches" in notes and '"scale-channel()"' in notes) == short
 
 
 def test_a_named_cure_searches_shortly_on_a_cpu_unless_it_has_settings(capsys):
     (short,) = load_cures(["scale-channel"], short=True)
     notes = capsys.readouterr().err
-    assert short.texts == 4 and "short search" in notes and '"scale-channel()"' in notes
+    assert short.texts == 2 and "short search" in notes and '"scale-channel()"' in notes
     for text, on_cpu in (("scale-channel()", True), ("scale-channel", False), ("log-n", True)):
         load_cures([text], short=on_cpu)
     assert load_cures(["scale-channel()"], short=True)[0].texts == 200 and not capsys.readouterr().err

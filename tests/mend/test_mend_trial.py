@@ -157,7 +157,7 @@ def test_the_best_slot_is_that_of_the_search_half():
     assert find_best_slots(plan, incomplete) == ({"key-value": 1}, {"key-value": 3})  # the items of both slots
 
 
-def test_findings(done, monkeypatch, capsys):
+def test_findings(done, monkeypatch, capsys, tmp_path):
     findings = collect_trial(done.folder)
     assert {cure["name"] for cure in findings["cures"]} == {"log-n", "attention-temperature"}
     assert findings["unavailable"][0]["name"] == "refused" and "needs another" in findings["unavailable"][0]["reason"]
@@ -179,6 +179,22 @@ def test_findings(done, monkeypatch, capsys):
     print_trial(findings)
     table = capsys.readouterr().out
     assert max(map(len, table.splitlines())) <= 40 and "…" not in table and "attention-temperature" in table
+    check_two_settings_of_one_cure(done, tmp_path, capsys)
+
+
+def check_two_settings_of_one_cure(done, tmp_path, capsys):
+    """Two cures of one name are shown with the settings that differ."""
+    folder = tmp_path / done.folder.name
+    shutil.copytree(done.folder, folder)
+    first, second = (label_cure(cure) for cure in (CURES[0], LogN(trained=32)))
+    for path in folder.glob(f"*-{first}*.json"):
+        text = path.read_text().replace(first, second).replace('"trained": 16', '"trained": 32')
+        path.with_name(path.name.replace(first, second)).write_text(text)
+    findings = collect_trial(folder)
+    print_trial(findings)
+    shown, text = capsys.readouterr().out, page(findings)
+    assert "…" not in shown and all(f"trained={size}" in shown for size in (16, 32))
+    assert all(f"log-n(trained={size})</t" in text and f"(trained={size})</h3>" in text for size in (16, 32))
 
 
 def check_published_figures(findings):

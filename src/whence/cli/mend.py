@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ import typer
 
 from whence.cli.json_output import JsonOption, json_document
 from whence.cli.model_options import BatchTokens, Chat, Device, DeviceMap, Dtype, Items, Revision, Slots, TaskNames
-from whence.errors import usage_error
+from whence.errors import WhenceError, usage_error
 
 if TYPE_CHECKING:
     from whence.mend import Intervention
@@ -161,6 +162,13 @@ def load_cures(texts: list[str] | None, short: bool) -> list[Intervention]:
 
     named = [SHORT_SEARCH.get(name.strip(), name) if short else name for name in texts or CURES]
     cures = [load_intervention(text, "--cure") for text in named]
+    shortened = [name for name in CURES if short and not texts and name in SHORT_SEARCH]
+    if shortened:
+        print(
+            f"{' and '.join(shortened)}: short searches, because this is a CPU. For a full search name a cure with "
+            f'parentheses, such as --cure "{shortened[0]}()", or use a GPU with --device.',
+            file=sys.stderr,
+        )
     for name, text in zip(texts or (), named, strict=False):
         if name != text:
             print(
@@ -177,6 +185,8 @@ def load_cures(texts: list[str] | None, short: bool) -> list[Intervention]:
 def require_recipe_name(name: str | None, folder: Path, cures: list[Intervention]) -> None:
     """Raise before a trial if ``--recipe`` names no cure of it."""
     from whence import records
+    from whence.mend import identify_intervention
+    from whence.mend.judgement import distinguish_names
     from whence.mend.trial import CURE, label_cure
 
     if name is None:
@@ -184,12 +194,45 @@ def require_recipe_name(name: str | None, folder: Path, cures: list[Intervention
     earlier = [
         records.read(folder / file) for file in records.RecordFolder(folder).names() if file.startswith(f"{CURE}-")
     ]
-    names = [cure.name for cure in cures] + [one["cure"]["name"] for one in earlier]
-    labels = [label_cure(cure) for cure in cures] + [one["label"] for one in earlier]
-    if name.partition("(")[0] not in names and name not in labels:
+    named = {label_cure(cure): identify_intervention(cure) for cure in cures}
+    every = {one["label"]: one["cure"] for one in earlier if "unavailable" not in one} | named
+    names = distinguish_names(every)
+    known = [{"label": label, "name": one["name"], "display_name": names[label]} for label, one in every.items()]
+    base = name.partition("(")[0].strip()
+    if find_cure(name, known, named) is None and base not in [
+        one["name"] for one in known
+    ]:  # settings are chosen later
+        raise unknown_recipe(name, names.values())
+
+
+def find_cure(name: str, known: Sequence[dict[str, Any]], named: Collection[str]) -> dict[str, Any] | None:
+    """The cure that ``--recipe`` names; None if there is none. A name with several settings is an error.
+
+    Args:
+        name: a name, a name with settings, or a label.
+        known: the cures, each with its label, its name and its display name.
+        named: the labels of the cures of this command, which come before those of earlier ones.
+    """
+    for one in known:
+        if name in (one["display_name"], one["label"], one.get("text")):
+            return one
+    same = [one for one in known if one["name"] == name]
+    same = [one for one in same if one["label"] in named] or same
+    if len(same) > 1:
+        texts = ", ".join(f'"{one["display_name"]}"' for one in same)
         raise usage_error(
-            "whence mend --recipe", name, f"the cures are {', '.join(dict.fromkeys(names))}", "name one of them"
+            "whence mend --recipe",
+            name,
+            f"{len(same)} cures have this name",
+            f"pass one of them with its settings: {texts}",
         )
+    return same[0] if same else None
+
+
+def unknown_recipe(name: str, names: Iterable[str]) -> WhenceError:
+    """The error for a ``--recipe`` that names no cure of a trial."""
+    cures = ", ".join(names)
+    return usage_error("whence mend --recipe", name, f"the cures are {cures or 'none'}", "name one of them")
 
 
 def save_recipe(
@@ -197,18 +240,14 @@ def save_recipe(
 ) -> Path | None:
     """Write the recipe of the best cure if it is better, or of the cure with a name. Returns its path, if one is written."""
     from whence.mend.recipe import write_recipe
+    from whence.mend.trial import label_cure
     from whence.report.mend.sentences import best_cure
 
     chosen = best_cure(findings)
     if name is not None:
-        chosen = next((one for one in findings["cures"] if name in (one["name"], one["label"], one["text"])), None)
+        chosen = find_cure(name, findings["cures"], {label_cure(cure) for cure in cures})
         if chosen is None:
-            raise usage_error(
-                "whence mend --recipe",
-                name,
-                f"the judged cures are {', '.join(one['name'] for one in findings['cures']) or 'none'}",
-                "name one of them",
-            )
+            raise unknown_recipe(name, [one["display_name"] for one in findings["cures"]])
     if chosen is None:
         print("no recipe: no cure is better than the untouched model; --recipe CURE writes one with its verdict")
         print_earlier_recipe(folder)
@@ -219,13 +258,12 @@ def save_recipe(
         print_earlier_recipe(folder)
         return None
     path = write_recipe(folder, findings, chosen, model, cure)
-    print(f"recipe ({chosen['verdict']}): {path}")
+    print(f"recipe ({chosen['verdict']}) of {chosen['display_name']}: {path}")
     return path
 
 
 def rebuild_cure(chosen: dict[str, Any], cures: list[Intervention]) -> Intervention | None:
     """The cure of a trial with its settings, also if an earlier command tried it; None if its file or its adapter is not here."""
-    from whence.errors import WhenceError
     from whence.mend.protocol import BUILT_IN, identify_intervention
     from whence.mend.trial import label_cure, with_settings
 

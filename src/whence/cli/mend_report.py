@@ -57,8 +57,11 @@ def print_trial(findings: dict[str, Any]) -> None:
     shown, caption = (SHOWN_IF_NARROW, CAPTION_IF_NARROW) if narrow else (HEAD, CAPTION)
     table = Table(title=findings["title"], title_justify="left", caption=caption, caption_justify="left", box=None,
                   padding=(0, 1, 0, 0))  # fmt: skip
+    settings = any(cure["display_name"] != cure["name"] for cure in findings["cures"])  # long names, which wrap
     for name in shown:
-        table.add_column(name, no_wrap=True, justify="left" if name in ("cure", "verdict") else "right")
+        table.add_column(
+            name, no_wrap=name != "cure" or not settings, justify="left" if name in ("cure", "verdict") else "right"
+        )
     times = [NO_VALUE, *(format_number(cure["ratios"]["prompt_seconds"], 2) for cure in findings["cures"])]
     for row, seconds in zip(verdict_rows(findings), times, strict=True):
         name, verdict, change, _, *numbers = row[:7]
@@ -66,7 +69,7 @@ def print_trial(findings: dict[str, Any]) -> None:
         table.add_row(*cells[: len(shown)])
     console.print(table)
     for cure in findings["unavailable"]:
-        console.print(f"{cure['name']} cannot be applied: {cure['reason']}", markup=False)
+        console.print(f"{cure['display_name']} cannot be applied: {cure['reason']}", markup=False)
     for words in findings["missing"]:
         console.print(f"not measured yet: {words}", markup=False)
     console.print(trial_answer(findings), markup=False, style="bold")

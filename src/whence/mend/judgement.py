@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from whence.mend.costs import ratio
 from whence.mend.trial import ANSWERS, CURE, PLAN, TEXTS, UNTOUCHED
 from whence.mend.trial_plan import JUDGE, SEARCH, TrialPlan, read_trial_plan, split_items, split_rounds
 from whence.probe.curves import bootstrap_means, by_item, curve
+from whence.probe.identity import describe_intervention
 from whence.probe.probed_model import QUICK
 from whence.statistics import AnalysisPlan, PairedComparison, compare_paired
 
@@ -55,7 +57,7 @@ def collect_trial(folder: Path, command: str = "") -> Record:
     answers = [one for one in every if one["kind"] == ANSWERS]
     usable = [label for label, one in about.items() if "unavailable" not in one]
     judged, missing = select_rounds(plan, content["tasks"], answers, [UNTOUCHED, *usable])
-    names = {UNTOUCHED: UNTOUCHED} | {label: one["cure"]["name"] for label, one in about.items()}
+    names = {UNTOUCHED: UNTOUCHED} | distinguish_names({label: one["cure"] for label, one in about.items()})
     if UNTOUCHED not in judged:
         raise usage_error(
             "whence report",
@@ -70,7 +72,8 @@ def collect_trial(folder: Path, command: str = "") -> Record:
         {
             "label": label,
             "name": about[label]["cure"]["name"],
-            "title": about[label]["title"],
+            "display_name": names[label],
+            "title": _distinguish_title(about[label], names[label]),
             "paper": about[label]["paper"],
             "chosen": about[label]["chosen"],
             "text": about[label]["text"],
@@ -107,8 +110,13 @@ def collect_trial(folder: Path, command: str = "") -> Record:
         "best_slot_items": best_slot_items,
         "cures": cures,
         "unavailable": [
-            {"name": one["cure"]["name"], "title": one["title"], "reason": one["unavailable"]}
-            for one in about.values()
+            {
+                "name": one["cure"]["name"],
+                "display_name": names[label],
+                "title": _distinguish_title(one, names[label]),
+                "reason": one["unavailable"],
+            }
+            for label, one in about.items()
             if "unavailable" in one
         ],
         "missing": [
@@ -116,6 +124,35 @@ def collect_trial(folder: Path, command: str = "") -> Record:
             for label, rounds in missing.items()
         ],
     }
+
+
+def distinguish_names(identities: Mapping[str, Record]) -> dict[str, str]:
+    """A name for every cure of a trial by its label. Cures that share a name are told apart by the settings that differ.
+
+    >>> same = {"name": "log-n", "settings": {"trained": 16, "form": "log"}}
+    >>> distinguish_names({"a": same, "b": {**same, "settings": {"trained": 32, "form": "log"}}})
+    {'a': 'log-n(trained=16)', 'b': 'log-n(trained=32)'}
+    >>> distinguish_names({"a": same})
+    {'a': 'log-n'}
+    """
+    names = {}
+    for label, identity in identities.items():
+        others = [one for other, one in identities.items() if other != label and one["name"] == identity["name"]]
+        own = identity["settings"]
+        differing = {
+            name: value
+            for name, value in own.items()
+            if any(name not in one["settings"] or one["settings"][name] != value for one in others)
+        }
+        names[label] = describe_intervention({**identity, "settings": differing}) if others else identity["name"]
+    shared = {name for name, count in Counter(names.values()).items() if count > 1}  # other code, equal settings
+    return {label: label if name in shared else name for label, name in names.items()}
+
+
+def _distinguish_title(about: Record, display_name: str) -> str:
+    """The title of a cure, with the settings of its display name."""
+    settings = display_name.removeprefix(about["cure"]["name"])
+    return str(about["title"]) if settings in ("", "()") else f"{about['title']} {settings}"
 
 
 def read_records(folder: Path, plan: TrialPlan) -> list[Record]:

@@ -21,7 +21,7 @@ def cure_curves(findings: dict[str, Any], task: dict[str, Any], cures: Sequence[
     """Accuracy by the slot of the gold: the untouched model and some cures."""
     label = task["task"]
     curves = [(UNTOUCHED, findings["untouched"]["curves"][label])]
-    curves += [(cure["name"], cure["curves"][label]) for cure in cures if label in cure["curves"]]
+    curves += [(cure["display_name"], cure["curves"][label]) for cure in cures if label in cure["curves"]]
     words = f"{task['name']}: {SCORES[findings['score']]} by the slot of the gold, without and with cures"
     axis = f"{SCORES[findings['score']]} (%)"
     chart = slot_curves(f"{name}-{label}", curves, task["slots"], {"chance": task["chance"]}, axis, words)
@@ -35,7 +35,7 @@ def gold_attention(findings: dict[str, Any], task: dict[str, Any], cures: Sequen
         name: ([one["slot"] + 1 for one in points], [one["share"] for one in points])
         for name, points in (
             (UNTOUCHED, findings["untouched"]["attention"].get(label)),
-            *((cure["name"], cure["attention"].get(label)) for cure in cures),
+            *((cure["display_name"], cure["attention"].get(label)) for cure in cures),
         )
         if points
     }

@@ -97,7 +97,7 @@ def verdict_rows(findings: dict[str, Any]) -> list[list[str]]:
     rows = [["untouched", NO_VALUE, NO_VALUE, NO_VALUE, *_shares(findings["untouched"]), NO_VALUE]]
     return rows + [
         [
-            cure["name"],
+            cure["display_name"],
             describe_verdict(cure),
             *_difference(cure["contrast"]),
             *_shares(cure),
@@ -111,7 +111,7 @@ def cost_rows(findings: dict[str, Any]) -> list[list[str]]:
     """The rows of the table of costs and harm."""
     return [
         [
-            cure["name"],
+            cure["display_name"],
             *(
                 _ratio(cure["ratios"][name])
                 for name in ("tokens_read", "prompt_seconds", "token_seconds", "peak_bytes")
