@@ -67,7 +67,10 @@ def trial_rows(trials: Trials) -> tuple[list[str], list[list[str]]]:
                 _mean([one for one in judged if one], *path)
                 for path in (("ratios", "prompt_seconds"), ("perplexity", "ratio"))
             ]
-            rows.append([kind.title, *map(_verdict, judged), format_number(costs[0], 2), format_number(costs[1], 3)])
+            cells = [_verdict(one, count_items(found)) for one, found in zip(judged, columns.values(), strict=True)]
+            rows.append([kind.title, *cells, format_number(costs[0], 2), format_number(costs[1], 3)])
+        elif any(cure == one["name"] for found in columns.values() for one in found["unavailable"]):
+            rows.append([kind.title, *["not applicable"] * len(columns), NO_VALUE, NO_VALUE])
     return head, rows
 
 
@@ -75,13 +78,16 @@ def _percent(found: dict[str, Any], name: str) -> str:
     return format_number(100 * found["untouched"][name]["mean"], 1)
 
 
-def _verdict(cure: dict[str, Any] | None) -> str:
+def _verdict(cure: dict[str, Any] | None, items: int) -> str:
+    """The verdict with its interval, and the number of items if other cures of the trial have more."""
     if cure is None or cure["contrast"]["estimate"] is None:
         return NO_VALUE
     interval = cure["contrast"]["interval"]
     ends = "" if interval is None else f" ({format_signed(interval['low'], 1)} to {format_signed(interval['high'], 1)})"
     verdict = f"**{cure['verdict']}**" if cure["verdict"] in ("better", "worse") else cure["verdict"]
-    return f"{verdict} {format_signed(cure['contrast']['estimate'], 1)}{ends}"
+    own = cure["contrast"]["seeds"]
+    fewer = f", {own} items" if own < items else ""
+    return f"{verdict} {format_signed(cure['contrast']['estimate'], 1)}{ends}{fewer}"
 
 
 def _mean(cures: list[dict[str, Any]], group: str, name: str) -> float | None:
