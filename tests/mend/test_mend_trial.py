@@ -106,6 +106,9 @@ class Searching(LogN):
 
 def test_settings_are_chosen_on_the_search_half(tmp_path):
     trial = small_trial(tmp_path)
+    with pytest.raises(WhenceError, match=r"--cure got refused,.*it needs another.*name another cure"):
+        trial.run([Refused()])
+    assert [path.name for path in trial.folder.iterdir()] == [trials.PLAN]  # nothing was measured
     with pytest.raises(InterruptedError) as stopped:
         trial.run([Searching()])
     expected = [

@@ -67,6 +67,8 @@ def parse_duration(text: str) -> float:
     """
     units = {"s": 1, "m": 60, "h": 3600}
     number, unit = text[:-1], text[-1:]
-    if unit not in units or not number.replace(".", "", 1).isdecimal() or float(number) <= 0:
+    if unit not in units or not number.replace(".", "", 1).isdecimal():
         raise usage_error("--budget", repr(text), "it is a number with s, m or h", "pass 20m, for example")
+    if float(number) <= 0:
+        raise usage_error("--budget", repr(text), "it must be above 0", "pass 20m, for example")
     return float(number) * units[unit]

@@ -123,8 +123,22 @@ class Trial:
             records.write(path, {**content, "command": records.rerun_command()})
 
     def run(self, cures: Sequence[Intervention], notify: Notify = lambda *progress: None) -> None:
-        """Measure everything that is missing. ``notify`` may raise to stop; the records stay."""
-        applicable = [cure for cure in cures if self._check(cure)]
+        """Measure everything that is missing. ``notify`` may raise to stop; the records stay.
+
+        If no cure can be applied to the model, that is an error before anything is measured.
+        """
+        reasons = [self._find_obstacle(cure) for cure in cures]
+        if cures and None not in reasons:
+            raise usage_error(
+                "whence mend --cure",
+                ", ".join(cure.name for cure in cures),
+                f"no cure can be applied to {self.plan.model} ({' '.join(str(reason) for reason in reasons)})",
+                "name another cure, or leave --cure out to try all",
+            )
+        for cure, reason in zip(cures, reasons, strict=True):
+            if reason is not None:
+                self._write(self.folder / cure_file(label_cure(cure)), {**about_cure(cure), "unavailable": reason})
+        applicable = [cure for cure, reason in zip(cures, reasons, strict=True) if reason is None]
         parts_of_cures = sum(map(len, self.rounds)) + 2
         of_untouched = len(self.searching) + len(self.best_slot_parts) + sum(map(len, self.rounds)) + 1
         total = of_untouched + parts_of_cures * len(applicable)
@@ -173,13 +187,9 @@ class Trial:
             self._tokenized.setdefault(key, known)
         return known[1]
 
-    def _check(self, cure: Intervention) -> bool:
-        """Whether a cure can be applied; otherwise its record says why not."""
-        reason = cure.unavailable(self.lm.model) if isinstance(cure, Cure) else _unavailable(cure, self.lm)
-        path = self.folder / cure_file(label_cure(cure))
-        if reason is not None:
-            self._write(path, {**about_cure(cure), "unavailable": reason})
-        return reason is None
+    def _find_obstacle(self, cure: Intervention) -> str | None:
+        """Why a cure cannot be applied to the model; None if it can."""
+        return cure.unavailable(self.lm.model) if isinstance(cure, Cure) else _unavailable(cure, self.lm)
 
     def _search(self, cure: Intervention, label: str, chosen: dict[str, Intervention]) -> tuple[str, bool]:
         """Choose the settings of a cure, or take those of its record, and measure its costs."""
