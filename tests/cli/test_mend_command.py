@@ -11,6 +11,7 @@ from whence.mend import CURES, LogN, identify_intervention
 from whence.mend.judgement import distinguish_names
 from whence.mend.trial import label_cure
 from whence.probe import tiny_random_model
+from whence.probe.probed_model import load
 
 SMALL = ("--task", "key-value", "--items", "4", "--slots", "2")
 
@@ -63,6 +64,9 @@ def check_moved_recipe(folder, tmp_path):
 def test_a_spent_budget_gives_a_page_or_says_why(mend_quick, tmp_path):
     done = mend_quick("--cure", "log-n", "--budget", "0.001s")
     assert done.returncode == 2 and "larger --budget" in done.stderr and "run the same command to resume" in done.stderr
+    assert "whence mend got quick-" in done.stderr
+    with pytest.raises(WhenceError, match=r"^whence mend \./none got"):
+        load("./none", command="whence mend")
 
 
 @pytest.mark.parametrize(

@@ -332,6 +332,12 @@ def test_recipe(done, tmp_path):
         assert torch.equal(model(ids).logits, before)
     with pytest.raises(WhenceError, match=r"apply_recipe\(path\).*no\.json.*check the path"):
         apply_recipe(model, path.parent / "no.json")
+    broken = tmp_path / "broken.json"
+    records.write(broken, content | {"model": {"name": "quick"}})
+    with pytest.raises(WhenceError, match=r"broken\.json.*checksum; write one with whence mend"):
+        apply_recipe(model, broken)
+    with pytest.raises(WhenceError, match=r"apply_recipe\(model\) got a str.*from_pretrained"):
+        apply_recipe("quick", path)
     prompts = tmp_path / "reorder.json"
     records.write(prompts, content | {"cure": "reorder"})
     with pytest.warns(UserWarning, match=r"reorder changes prompts.*rewrite"):

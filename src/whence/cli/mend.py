@@ -108,7 +108,14 @@ def mend(
         if spec.task == ITEMS and (warning := describe_suspect_items(built.items)):
             print(f"warning: {built.name}:{warning}", file=sys.stderr)
     lm = probed_model.load(
-        model, device, dtype, revision=revision, device_map=device_map, chat=chat, batch_tokens=batch_tokens
+        model,
+        device,
+        dtype,
+        revision=revision,
+        device_map=device_map,
+        chat=chat,
+        batch_tokens=batch_tokens,
+        command=COMMAND,
     )
     trial = Trial(lm, dataclasses.replace(plan, identity=identify(lm)), tasks, out)
     require_recipe_name(recipe, trial.folder, cures)
@@ -121,7 +128,7 @@ def mend(
             f"--budget. Records: {trial.folder}",
             file=sys.stderr,
         )
-    findings = write_trial_report(trial.folder)
+    findings = write_trial_report(trial.folder, caller=COMMAND)
     results.update(folder=trial.folder, report=trial.folder / "report.html", **summarize_trial(findings))
     results["recipe"] = save_recipe(trial.folder, findings, lm.model, cures, recipe)
 

@@ -22,13 +22,13 @@ CAPTION_IF_NARROW = (
 )
 
 
-def write_trial_report(folder: Path, out: Path | None = None) -> dict[str, Any]:
-    """The table on the terminal and the page, from the records of a trial alone. Returns the findings."""
+def write_trial_report(folder: Path, out: Path | None = None, caller: str = "whence report") -> dict[str, Any]:
+    """The table on the terminal and the page, from the records of a trial alone. Returns the findings. ``caller`` is named in errors."""
     from whence import records
     from whence.mend.judgement import collect_trial
     from whence.report.mend import page
 
-    findings = collect_trial(folder)
+    findings = collect_trial(folder, caller=caller)
     print_trial(findings)
     path = out or folder / "report.html"
     records.write_text(path, page(findings))

@@ -48,8 +48,8 @@ def load_trial(folder: Path) -> tuple[TrialPlan, Record]:
     return plan, content
 
 
-def collect_trial(folder: Path, command: str = "") -> Record:
-    """The findings of one trial. What is not measured yet is listed under ``missing``."""
+def collect_trial(folder: Path, command: str = "", caller: str = "whence report") -> Record:
+    """The findings of one trial. What is not measured yet is listed under ``missing``. ``caller`` is named in errors."""
     plan, content = load_trial(folder)
     every = read_records(folder, plan)
     about = {one["label"]: one for one in every if one["kind"] == CURE}
@@ -60,7 +60,7 @@ def collect_trial(folder: Path, command: str = "") -> Record:
     names = {UNTOUCHED: UNTOUCHED} | distinguish_names({label: one["cure"] for label, one in about.items()})
     if UNTOUCHED not in judged:
         raise usage_error(
-            "whence report",
+            caller,
             f"{folder.name}, which has no complete round of the untouched model",
             "verdicts compare with the untouched model",
             "run whence mend again to resume it, with a larger --budget",

@@ -143,9 +143,14 @@ def read_recipe(subject: str, path: Path) -> dict[str, Any]:
     if not file.is_file():
         raise usage_error(subject, f"no file {file}", "whence mend writes recipes", "check the path")
     recipe = records.read(file)
-    if recipe.get("format") != FORMAT or not isinstance(recipe.get("cure"), str) or "model" not in recipe:
+    model = recipe.get("model")
+    complete = isinstance(model, dict) and all(isinstance(model.get(name), str) for name in ("name", "checksum"))
+    if recipe.get("format") != FORMAT or not isinstance(recipe.get("cure"), str) or not complete:
         raise usage_error(
-            subject, str(path), f"a recipe has the format {FORMAT}, a cure and a model", "write one with whence mend"
+            subject,
+            str(path),
+            f"a recipe has the format {FORMAT}, a cure, and a model with its name and its checksum",
+            "write one with whence mend",
         )
     return recipe
 
@@ -224,7 +229,13 @@ def _copy_source(intervention: Intervention, folder: Path) -> str | None:
 def model_checksum(model: Any) -> str:
     """SHA-256 of the weights in bfloat16, with their names."""
     model = unwrap_peft(model)
-    assert isinstance(model, nn.Module)
+    if not isinstance(model, nn.Module):
+        raise usage_error(
+            "apply_recipe(model)",
+            f"a {type(model).__name__}",
+            "it must be a model of transformers",
+            "load one with AutoModelForCausalLM.from_pretrained",
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         state = model.state_dict()

@@ -231,6 +231,7 @@ def load(
     layers: Sequence[int] | None = None,
     batch_tokens: int | None = None,
     position: str | None = None,
+    command: str = "whence probe",
 ) -> ProbedModel:
     """A model by its name, its path, or ``quick`` for the tiny random one. Positions saved in its folder are attached.
 
@@ -238,6 +239,7 @@ def load(
         revision: a branch, tag or commit on the hub.
         device_map: how accelerate spreads the weights, such as ``"auto"``; ``device`` then does not count.
         position: a mechanism to attach, as text; see ``whence.hf.attach``.
+        command: what errors name.
         chat, layers, batch_tokens: see ``ProbedModel``.
     """
     settings: dict[str, Any] = {
@@ -247,17 +249,17 @@ def load(
 
     if name == QUICK:
         quick = replace(tiny_random_model(), **settings)
-        quick.model.to(device=_require_device("whence probe --device", device), dtype=getattr(torch, dtype))
+        quick.model.to(device=_require_device(f"{command} --device", device), dtype=getattr(torch, dtype))
         if position is not None:
             hf.attach(quick.model, position)
-        return _validate_model(replace(quick, about=quick.about | {"dtype": dtype}))
+        return _validate_model(replace(quick, about=quick.about | {"dtype": dtype}), command)
     from whence.hf.load import load_named
     from whence.hf.state_io import saved_position_names
 
     if device_map is None:
-        _require_device("whence probe --device", device)
+        _require_device(f"{command} --device", device)
 
-    loaded, _ = load_named(f"whence probe {name}", name, getattr(torch, dtype), device, revision, device_map)
+    loaded, _ = load_named(f"{command} {name}", name, getattr(torch, dtype), device, revision, device_map)
     model, tokenizer = loaded
     if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions
@@ -270,7 +272,7 @@ def load(
         "layers": model.config.get_text_config().num_hidden_layers,
         "dtype": dtype,
     }
-    return _validate_model(ProbedModel(name, model, tokenizer, about, **settings))
+    return _validate_model(ProbedModel(name, model, tokenizer, about, **settings), command)
 
 
 def _require_device(subject: str, device: str) -> torch.device:
@@ -282,12 +284,12 @@ def _require_device(subject: str, device: str) -> torch.device:
         raise usage_error(subject, f"{device!r} ({reason})", "it is a device of this machine", "pass cpu") from None
 
 
-def _validate_model(lm: ProbedModel) -> ProbedModel:
+def _validate_model(lm: ProbedModel, command: str) -> ProbedModel:
     """Check that the model is causal, has a chat template if one is used, and has the chosen layers."""
     from whence.hf.layers import is_causal, not_causal_error
 
-    if not is_causal("whence probe", lm.model):
-        raise not_causal_error("whence probe", lm.model)
+    if not is_causal(command, lm.model):
+        raise not_causal_error(command, lm.model)
     if lm.chat:
         lm.template_parts  # noqa: B018  refuses a tokenizer without one
     if lm.capture_layers is not None and lm.capture_error:
