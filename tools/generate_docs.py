@@ -132,6 +132,13 @@ def gpu_tables() -> str:
     return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
 
 
+def gpu_support() -> str:
+    """Which GPUs the fused kernels ran on, and for which they were compiled."""
+    folder = ROOT / "benchmarks" / "records"
+    compiled, tests = records.read(folder / "compile_targets.json"), records.read(folder / "gpu_tests.json")
+    return markdown(*gpu.support_rows(compiled, tests)) + "\n\n" + gpu.describe_compiled(compiled)
+
+
 def plain_files() -> str:
     """The comparisons on plain files: each arm beside the baselines, with the verdict."""
     rows = []
@@ -218,6 +225,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "speed": lambda: speed(records.read(folder / "cpu.json")),
         "capture": lambda: capture_memory(records.read(folder / "capture.json")),
         "gpu": gpu_tables,
+        "gpu-support": gpu_support,
     }
     simulation = records.read(folder / "statistics.json")
     simulated = {

@@ -156,6 +156,41 @@ def describe_host_cost(record: dict[str, Any]) -> str:
     )
 
 
+def support_rows(compiled: dict[str, Any], tests: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """What ran on which GPU, and what was compiled for it and never ran."""
+    head = ["GPU", "tiles loaded by", "largest head dim: half precision, float32", "state"]
+    rows = [[
+        f"compute capability 9.0 ({tests['environment']['machine']['accelerator']})", "TMA", "256, 256",
+        f"run: {tests['tests']['passed']} GPU tests passed, {len(tests['tests']['failed'])} failed",
+    ]]  # fmt: skip
+    for target in compiled["spec"]["targets"]:
+        here = [row for row in compiled["kernels"] if row["target"] == target]
+        dims = [
+            max((row["head_dim"] for row in here if row["dtype"] == dtype), default="-")
+            for dtype in ("bfloat16", "float32")
+        ]
+        worst = max(here, key=lambda row: row["shared"])
+        nvidia = target.startswith("sm_")
+        name = f"compute capability {target[3:-1]}.{target[-1]}" if nvidia else f"AMD {target}"
+        state = "compiled, not run" if nvidia else "compiled, not run; the backend refuses AMD"
+        used = f"one program needs up to {worst['shared'] / 1024:.0f} of {worst['limit'] // 1024} KiB of shared memory"
+        if worst["shared"] > worst["limit"]:
+            large = sum(row["shared"] > row["limit"] for row in here)
+            used = f"{large} of {len(here)} kernels needs more than the {worst['limit'] // 1024} KiB of shared memory"
+        rows.append([name, "pointers", f"{dims[0]}, {dims[1]}", f"{state}; {used}"])
+    return head, rows
+
+
+def describe_compiled(record: dict[str, Any]) -> str:
+    packages = ", ".join(f"{name} {version}" for name, version in record["environment"]["packages"].items())
+    positions = "; ".join(record["spec"]["positions"])
+    return (
+        f"Compiled ahead of time ({packages}) for these mechanisms: {positions}; causal, with gradients, with padding and deterministic "
+        f"gradients, and a decode step: {len(record['kernels'])} kernels. Record: `benchmarks/records/compile_targets.json`; run "
+        f"`{record['command']}` for these and other mechanisms."
+    )
+
+
 def describe_tests(record: dict[str, Any]) -> str:
     """The result of the GPU tests."""
     tests, where = record["tests"], record["environment"]

@@ -292,9 +292,8 @@ def test_on_a_gpu_tables_are_fused(gpu):
 
 
 def test_head_dimensions_fit_into_shared_memory(gpu, monkeypatch):
-    from whence.attention.fused import backend, packing
+    from whence.attention.fused import packing
 
-    monkeypatch.setattr(backend, "MIN_CAPABILITY", (8, 0))
     largest = {(8, 0): (256, 128), (8, 6): (128, 64), (8, 9): (128, 64), (9, 0): (256, 256), (12, 0): (128, 64)}
     for capability, dims in largest.items():
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, capability=capability: capability)
@@ -304,6 +303,8 @@ def test_head_dimensions_fit_into_shared_memory(gpu, monkeypatch):
             assert reason_against("triton", facts) is None, (capability, dtype)
             reason = reason_against("triton", dataclasses.replace(facts, value_dim=dim + 1))
             assert reason == f"it supports head dimensions up to {dim}, not {dim + 1}"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    assert "8.0 or newer" in reason_against("triton", facts)
 
 
 @pytest.mark.parametrize("keys, skips", [(1024, False), (1025, True)])

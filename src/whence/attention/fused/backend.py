@@ -29,7 +29,7 @@ from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
 
-MIN_CAPABILITY = (9, 0)  # kernels also compile for 8.x, where they load tiles by pointers; they have not run there
+MIN_CAPABILITY = (8, 0)  # below 9.0, kernels load tiles by pointers; compiled for such GPUs, not run on one
 MAX_OFFSET = 2**29  # kernels compute distances in 32 bits
 MIN_KEYS_TO_SKIP = 1024  # for fewer keys, computing the bound costs more than skipping saves
 MAX_HEADS_TO_SKIP = 256  # one program sorts all heads by their largest distance
