@@ -154,7 +154,7 @@ def test_tables_and_the_picture_of_trials(trial, tmp_path):
     table = mend_tables.trial_tables(tmp_path, {"Tiny": MODEL})
     rows = {row.split(" | ")[0].strip("| "): row.split(" | ")[1:] for row in table.splitlines() if row.startswith("|")}
     assert rows["cure"][0] == "key-value, 3 keys" and rows["none: accuracy in %"][0].endswith("(gap 100.0)")
-    assert rows["Log-n temperature"][0].startswith("**better** +") and "PINE" not in rows
+    assert rows["Log-n temperature"][0].startswith("**better** +") and rows["PINE"][0] == "not applicable"
     models = {"Tiny": mend_figure.load_cures(LedgerFolders(results=tmp_path), MODEL, min_items=2)}
     assert [one.cure for one in models["Tiny"]] == ["log-n"]
     figure = mend_figure.draw_trials(models, {"key-value": "key-value, 3 keys"})
