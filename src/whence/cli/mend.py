@@ -71,7 +71,7 @@ def mend(
         typer.Option(help="Write the recipe of this cure, whatever its verdict. Default: the best if better."),
     ] = None,
     chat: Chat = False,
-    budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "15m",
+    budget: Annotated[str, typer.Option(help="Time limit, such as 90s, 20m or 2h. Rerun to resume.")] = "14m",
     dtype: Dtype = "float32",
     device: Device = "cpu",
     device_map: DeviceMap = None,
