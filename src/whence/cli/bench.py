@@ -215,7 +215,9 @@ def prepare_model(
     from whence.probe import probed_model
 
     options = dict(options)
-    lm = probed_model.load(name, options.pop("device"), options.pop("dtype"), position=position, **options)
+    lm = probed_model.load(
+        name, options.pop("device"), options.pop("dtype"), position=position, command="whence bench", **options
+    )
     intervention, recipe = change or (None, None)
     if intervention is None:
         yield lm
