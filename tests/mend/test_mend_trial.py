@@ -170,6 +170,8 @@ def test_findings(done, monkeypatch, capsys, tmp_path):
         assert contrast["second"] == "untouched" and contrast["seeds"] == 8 and cure["verdict"] in trials_verdicts()
         difference = 100 * (cure["average"]["mean"] - findings["untouched"]["average"]["mean"])
         assert contrast["estimate"] == pytest.approx(difference)
+        interval = contrast["interval"]
+        assert interval is None or -100 <= interval["low"] <= interval["high"] <= 100
         assert cure["ratios"]["tokens_read"] == 1 and cure["ratios"]["prompt_seconds"] > 0
         assert cure["perplexity"]["ratio"] > 0 and set(cure["attention"]) == {"key-value", "needle"}
     assert findings["best_slot_items"] == {"key-value": 4, "needle": 4}

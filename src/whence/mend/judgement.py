@@ -80,7 +80,7 @@ def collect_trial(folder: Path, command: str = "", caller: str = "whence report"
             "search_seconds": about[label]["search_seconds"],
             "effect": about[label].get("effect"),
             "verdict": contrasts[label].verdict,
-            "contrast": contrasts[label].to_json(),
+            "contrast": bound_interval(contrasts[label].to_json()),
             **summarize(plan, judged[label]),
             "costs": about[label]["costs"],
             "ratios": {name: ratio(about[label]["costs"], name) for name in RATIOS},
@@ -124,6 +124,19 @@ def collect_trial(folder: Path, command: str = "", caller: str = "whence report"
             for label, rounds in missing.items()
         ],
     }
+
+
+def bound_interval(contrast: Record) -> Record:
+    """The contrast with an interval of possible values: accuracies differ by at most 100 points.
+
+    >>> bound_interval({"interval": {"low": -3.0, "high": 162.0}})
+    {'interval': {'low': -3.0, 'high': 100.0}}
+    """
+    interval = contrast["interval"]
+    if interval is None:
+        return contrast
+    low, high = max(-100.0, interval["low"]), min(100.0, interval["high"])
+    return {**contrast, "interval": {**interval, "low": low, "high": high}}
 
 
 def distinguish_names(identities: Mapping[str, Record]) -> dict[str, str]:
