@@ -63,11 +63,15 @@ smollm2: $(READY)
 docs: $(READY)
 	$(BIN)/python tools/generate_docs.py
 	$(BIN)/python tools/papers_table.py
-	OMP_NUM_THREADS=1 $(BIN)/python -m whence.report.gallery --jobs 2 --out build/gallery.html
+	rm -f build/gallery.html
 	$(MAKE) site
 
+# a page of the site; make docs and make demo write it again
+build/gallery.html: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m whence.report.gallery --jobs 2 --out $@
+
 site: export NO_MKDOCS_2_WARNING := 1
-site: $(READY)
+site: $(READY) build/gallery.html
 	OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html; its search needs a server: python3 -m http.server --directory build/site"
 

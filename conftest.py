@@ -45,7 +45,7 @@ def pytest_runtest_setup():
 
 
 #: random cases of each kind in the suite, by the argument of the test
-CASES = {"float64_case": 240, "float32_case": 100, "history_case": 100}
+CASES = {"float64_case": 200, "float32_case": 85, "history_case": 85}
 
 
 def pytest_generate_tests(metafunc):

@@ -32,7 +32,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Make the generated pages and put them into the navigation."""
     documented: dict[str, str] = {}
     mechanisms = mechanism_pages(documented)
-    interactive = ROOT / "build" / "gallery.html"  # make docs writes it; make site uses it where it is
+    interactive = ROOT / "build" / "gallery.html"  # make site writes it
     if interactive.exists():
         GENERATED[INTERACTIVE] = interactive.read_text()
         mechanisms["mechanisms/index.md"] += (

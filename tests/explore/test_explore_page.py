@@ -93,6 +93,19 @@ def test_a_sum_typed_and_an_error_as_a_sentence(page):
     assert page.locator("#mechanism-A").inner_text().split()[-2:] == ["Rotary", "Epar"]
 
 
+def test_an_impossible_number_is_moved_into_its_range(page):
+    heads = page.get_by_label("number input for Heads")
+    for typed in ("0", "", "4"):
+        heads.fill(typed)
+        heads.press("Enter")
+        page.wait_for_timeout(300)
+    gamma = page.get_by_role("slider", name="gamma").first
+    gamma.focus()
+    page.keyboard.press("ArrowRight")
+    wait_for_text(page, "gamma=")
+    assert "Could not" not in page.content()
+
+
 def test_two_stand_side_by_side(page):
     page.get_by_label("Compare two").check()
     page.locator("#figures-B svg").first.wait_for()
@@ -172,6 +185,7 @@ def test_a_text_through_a_model_and_an_unknown_model(page):
     change.press("Enter")
     alert.wait_for()
     assert "empty line" in alert.inner_text()
+    assert page.locator("#attention svg").count() == 0  # figures of another change would belong to the text no more
     for width in (390, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         assert overflow(page) <= 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.explore import drawings
+from whence.explore.bounded_slider import bounded_slider
 from whence.explore.controls import Control, combine, find_controls, set_argument, term_names
 from whence.explore.mechanism_view import Settings, describe_error, view_mechanism
 from whence.explore.onnx_file import export_onnx
@@ -26,10 +27,10 @@ def add_mechanisms_tab() -> None:
     import gradio as gr
 
     with gr.Row(elem_classes="toolbar"):
-        heads = gr.Slider(1, 12, value=4, step=1, label="Heads", min_width=150)
-        head = gr.Slider(0, 11, value=0, step=1, label="Head in maps", min_width=150)
-        length = gr.Slider(16, 256, value=96, step=8, label="Tokens", min_width=150)
-        context = gr.Slider(16, 1024, value=64, step=16, label="Context", min_width=150)
+        heads = bounded_slider(1, 12, value=4, step=1, label="Heads", min_width=150)
+        head = bounded_slider(0, 11, value=0, step=1, label="Head in maps", min_width=150)
+        length = bounded_slider(16, 256, value=96, step=8, label="Tokens", min_width=150)
+        context = bounded_slider(16, 1024, value=64, step=16, label="Context", min_width=150)
         with gr.Column(min_width=190, elem_classes="checks"):
             logarithmic = gr.Checkbox(False, label="Logarithmic distance")
             compare = gr.Checkbox(False, label="Compare two", elem_id="compare")
@@ -42,7 +43,7 @@ def add_mechanisms_tab() -> None:
             scale=4,
             min_width=300,
         )
-        word = gr.Slider(0, 40, value=0, step=1, label="Words back", scale=1, min_width=200)
+        word = bounded_slider(0, 40, value=0, step=1, label="Words back", scale=1, min_width=200)
     shared = [heads, context, length, head, logarithmic, sentence, word]
     with gr.Row(elem_classes="sides", equal_height=False):
         with gr.Column(min_width=340):
@@ -208,7 +209,7 @@ def _add_control(
         )
         component.input(choose, [component, text, shown, *shared], [text, picked, shown, *outputs], **CLICK)
     else:
-        slider = gr.Slider(
+        slider = bounded_slider(
             control.low, control.high, value=control.value, step=control.step, label=control.label, interactive=True
         )
         slider.input(change, [slider, text, *shared], [text, *outputs], **LIVE)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from whence.explore import drawings
+from whence.explore.bounded_slider import bounded_slider
 from whence.explore.mechanism_view import describe_error
 from whence.explore.model_reading import (
     MAX_TOKENS,
@@ -24,6 +25,7 @@ from whence.hf import LoadedModel
 
 TEXT = "Position decides where a model looks. The first token often receives attention that no other token needs."
 PLACES = 12
+FAILED = "Nothing is shown, because the text could not be read so."
 UNREAD = "Press “Read the text”. The first time, the model is loaded."
 
 
@@ -114,15 +116,15 @@ def add_model_tab() -> None:
                 info="A mechanism as text, or a cure.", allow_custom_value=True, elem_id="change",
             )  # fmt: skip
             run = gr.Button("Read the text", variant="primary", elem_id="read")
-            layer = gr.Slider(0, 29, value=0, step=1, label="Layer", elem_id="layer")
-            head = gr.Slider(0, 8, value=0, step=1, label="Head", elem_id="head")
-            back = gr.Slider(0, 16, value=0, step=1, label="Tokens back from the last", elem_id="back")
+            layer = bounded_slider(0, 29, value=0, step=1, label="Layer", elem_id="layer")
+            head = bounded_slider(0, 8, value=0, step=1, label="Head", elem_id="head")
+            back = bounded_slider(0, 16, value=0, step=1, label="Tokens back from the last", elem_id="back")
             continue_ = gr.Button("Continue the text", size="sm", elem_id="continue")
             with gr.Accordion("Needle", open=False):
                 needle = gr.Textbox("The secret word of the day is lantern.", label="Needle")
                 question = gr.Textbox("The secret word of the day is", label="Question")
                 answer = gr.Textbox("lantern", label="Answer")
-                place = gr.Slider(0, PLACES, value=6, step=1, label="Sentences before the needle", elem_id="place")
+                place = bounded_slider(0, PLACES, value=6, step=1, label="Sentences before the needle", elem_id="place")
                 found = gr.HTML(apply_default_css=False, elem_id="needle")
         with gr.Column(scale=5, min_width=420, elem_classes="figures"):
             error = gr.HTML(apply_default_css=False, elem_id="model-error")
@@ -136,7 +138,8 @@ def add_model_tab() -> None:
         layer, head, back = map(int, places)
         for drawn, next_tokens, done in view_text(session, before, model_name, written, change, layer, head, back):
             sliders = [gr.skip()] * 3 if done is None else [gr.update(maximum=high) for high in slider_ends(done)]
-            yield gr.skip() if drawn is None else drawn, next_tokens, gr.skip() if done is None else done, *sliders
+            state = gr.skip() if done is None else done
+            yield gr.skip() if drawn is None else drawn, next_tokens, "", state, *sliders
 
     def redraw(before: ReadText | None, *places: float) -> str:
         layer, head, back = map(int, places)
@@ -147,9 +150,9 @@ def add_model_tab() -> None:
         yield (drawings.progress("Loading the model" if session.name != name else "Reading", 0, 1),)
         yield (view_needle(session, name, needle, question, answer, int(place), change),)
 
-    reading = [error, figures, following, was_read, layer, head, back]
+    reading = [error, figures, following, continued, was_read, layer, head, back]
     inputs = [text, name, change, was_read, layer, head, back]
-    shown = guard(show, (None, "", None, None, None, None))
+    shown = guard(show, (drawings.note(FAILED), "", "", None, None, None, None))
     run.click(shown, inputs, reading, **live)
     change.input(shown, inputs, reading, **live)
     for one in (layer, head, back):
