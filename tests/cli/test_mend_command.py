@@ -8,8 +8,7 @@ from whence import WhenceError
 from whence.cli.mend import find_cure, load_cures, rebuild_cure, require_recipe_name
 from whence.hf import apply_recipe
 from whence.mend import CURES, LogN, identify_intervention
-from whence.mend.judgement import distinguish_names
-from whence.mend.trial import label_cure
+from whence.mend.trial import distinguish_names, label_cure
 from whence.probe import tiny_random_model
 from whence.probe.probed_model import load
 

@@ -241,8 +241,8 @@ def test_a_stopped_trial_names_what_is_missing_and_resumes(tmp_path):
     trial = small_trial(tmp_path)
 
     def stop(count, total, description, from_disk):
-        if description.startswith("attention-temperature"):
-            raise InterruptedError
+        if description.startswith(("attention-temperature", "log-n(")):
+            raise InterruptedError(description)
 
     with pytest.raises(InterruptedError):
         trial.run(CURES, stop)
@@ -250,6 +250,8 @@ def test_a_stopped_trial_names_what_is_missing_and_resumes(tmp_path):
     assert [cure["name"] for cure in findings["cures"]] == ["log-n"]
     assert any("attention-temperature" in one and "nothing is complete" in one for one in findings["missing"])
     assert "Not measured yet" in page(findings)
+    with pytest.raises(InterruptedError, match="trained=16"):  # two settings of one cure are told apart meanwhile too
+        small_trial(tmp_path / "two").run([LogN(trained=16), LogN(trained=17)], stop)
 
 
 def test_records_of_other_settings_are_refused(done, tmp_path):

@@ -117,5 +117,5 @@ def run() -> None:
         print(text, file=sys.stderr)
         sys.exit(1)
     if code == INTERRUPTED:
-        print("\nInterrupted. Finished work is saved; run the same command to resume.", file=sys.stderr)
+        print("\nInterrupted. Finished work is saved.\nRun the same command to resume.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

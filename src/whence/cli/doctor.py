@@ -133,7 +133,7 @@ def describe_found(one: dict[str, Any]) -> Row:
 
 
 def describe_speed(speed: dict[str, Any]) -> list[Row]:
-    times = [f"{row['milliseconds']:.1f} ms" for row in speed["rows"]]
+    times = [f"{row['milliseconds']:.2f} ms" for row in speed["rows"]]
     ratios = ["" if row["ratio"] is None else f", {row['ratio']:.2f} times SDPA" for row in speed["rows"]]
     return [(row["name"], own + ratio, None) for row, own, ratio in zip(speed["rows"], times, ratios, strict=True)]
 

@@ -1,7 +1,7 @@
 """The measurement of ``whence doctor``: forward and backward passes of attention with a mechanism, over those of SDPA.
 
-The variants take turns in one process, so that other work on the machine slows all of them alike. The ratio is the median
-of the rounds' own ratios, which says more than a time.
+The variants take turns in one process, so that other work on the machine slows all of them alike. A time is the median of the
+rounds, and a ratio the quotient of two times as they are printed.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def measure_speed(device: str, seconds: float = SECONDS, tokens: int | None = No
     while len(times["SDPA"]) < LEAST_ROUNDS or time.monotonic() < end:
         for name, run in variants.items():
             times[name].append(run())
-    rows = []
-    for name, own in times.items():
-        ratios = [one / base for one, base in zip(own, times["SDPA"], strict=True)]
-        ratio = None if name == "SDPA" else statistics.median(ratios)
-        rows.append({"name": name, "milliseconds": 1000 * statistics.median(own), "ratio": ratio})
+    medians = {name: round(1000 * statistics.median(own), 2) for name, own in times.items()}
+    rows = [
+        {"name": name, "milliseconds": own, "ratio": None if name == "SDPA" else own / medians["SDPA"]}
+        for name, own in medians.items()
+    ]
     precision = str(dtype).removeprefix("torch.")
     setting = f"forward and backward, {tokens} tokens, {HEADS} heads of {HEAD_DIM}, {precision}, causal"
     return {"setting": setting, "device": device, "rounds": len(times["SDPA"]), "rows": rows}

@@ -193,8 +193,7 @@ def require_recipe_name(name: str | None, folder: Path, cures: list[Intervention
     """Raise before a trial if ``--recipe`` names no cure of it."""
     from whence import records
     from whence.mend import identify_intervention
-    from whence.mend.judgement import distinguish_names
-    from whence.mend.trial import CURE, label_cure
+    from whence.mend.trial import CURE, distinguish_names, label_cure
 
     if name is None:
         return

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from whence import records
 from whence.errors import usage_error
 from whence.lab.results import group_environments
 from whence.mend.costs import ratio
-from whence.mend.trial import ANSWERS, CURE, PLAN, TEXTS, UNTOUCHED
+from whence.mend.trial import ANSWERS, CURE, PLAN, TEXTS, UNTOUCHED, distinguish_names
 from whence.mend.trial_plan import JUDGE, SEARCH, TrialPlan, read_trial_plan, split_items, split_rounds
 from whence.probe.curves import bootstrap_means, by_item, curve
 from whence.probe.identity import describe_intervention
@@ -137,29 +136,6 @@ def bound_interval(contrast: Record) -> Record:
         return contrast
     low, high = max(-100.0, interval["low"]), min(100.0, interval["high"])
     return {**contrast, "interval": {**interval, "low": low, "high": high}}
-
-
-def distinguish_names(identities: Mapping[str, Record]) -> dict[str, str]:
-    """A name for every cure of a trial by its label. Cures that share a name are told apart by the settings that differ.
-
-    >>> same = {"name": "log-n", "settings": {"trained": 16, "form": "log"}}
-    >>> distinguish_names({"a": same, "b": {**same, "settings": {"trained": 32, "form": "log"}}})
-    {'a': 'log-n(trained=16)', 'b': 'log-n(trained=32)'}
-    >>> distinguish_names({"a": same})
-    {'a': 'log-n'}
-    """
-    names = {}
-    for label, identity in identities.items():
-        others = [one for other, one in identities.items() if other != label and one["name"] == identity["name"]]
-        own = identity["settings"]
-        differing = {
-            name: value
-            for name, value in own.items()
-            if any(name not in one["settings"] or one["settings"][name] != value for one in others)
-        }
-        names[label] = describe_intervention({**identity, "settings": differing}) if others else identity["name"]
-    shared = {name for name, count in Counter(names.values()).items() if count > 1}  # other code, equal settings
-    return {label: label if name in shared else name for label, name in names.items()}
 
 
 def _distinguish_title(about: Record, display_name: str) -> str:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,29 @@ def label_cure(cure: Intervention | None) -> str:
     return f"{re.sub(r'[^A-Za-z0-9._]+', '-', cure.name)}-{text_checksum(identity)[:8]}"
 
 
+def distinguish_names(identities: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """A name for every cure of a trial by its label. Cures that share a name are told apart by the settings that differ.
+
+    >>> same = {"name": "log-n", "settings": {"trained": 16, "form": "log"}}
+    >>> distinguish_names({"a": same, "b": {**same, "settings": {"trained": 32, "form": "log"}}})
+    {'a': 'log-n(trained=16)', 'b': 'log-n(trained=32)'}
+    >>> distinguish_names({"a": same})
+    {'a': 'log-n'}
+    """
+    names = {}
+    for label, identity in identities.items():
+        others = [one for other, one in identities.items() if other != label and one["name"] == identity["name"]]
+        own = identity["settings"]
+        differing = {
+            name: value
+            for name, value in own.items()
+            if any(name not in one["settings"] or one["settings"][name] != value for one in others)
+        }
+        names[label] = describe_intervention({**identity, "settings": differing}) if others else identity["name"]
+    shared = {name for name, count in Counter(names.values()).items() if count > 1}  # other code, equal settings
+    return {label: label if name in shared else name for label, name in names.items()}
+
+
 def list_parts(plan: TrialPlan, tasks: Sequence[ProbeTask]) -> tuple[list[Part], list[list[Part]]]:
     """The parts of the search half, and those of each round of the judging half."""
     searching: list[Part] = []
@@ -113,6 +137,7 @@ class Trial:
         self.environment = run_folder.environment(lm)
         self.searching, self.rounds = list_parts(plan, tasks)
         self.best_slot_parts = list_best_slot_parts(plan, tasks)
+        self._names: dict[str, str] = {}  # of cures in progress lines, by label
         self._costs_of_process: dict[str, Any] | None = None
         self._tokenized: dict[str, tuple[list[Prompt], list[measurement.TokenizedPrompt]]] = {}
         lm.capture_error  # noqa: B018  looked up on the untouched model
@@ -127,6 +152,7 @@ class Trial:
 
         If no cure can be applied to the model, that is an error before anything is measured.
         """
+        self._names = distinguish_names({label_cure(cure): identify_intervention(cure) for cure in cures})
         reasons = [self._find_obstacle(cure) for cure in cures]
         if cures and None not in reasons:
             raise usage_error(
@@ -166,7 +192,7 @@ class Trial:
                     assert cure is not None
                     refused.add(label)
                     self._write(self.folder / cure_file(label), {**about_cure(cure), "unavailable": str(refusal)})
-                    yield f"{cure.name}, which refused these prompts", False
+                    yield f"{self._names[label]}, which refused these prompts", False
             if number == 0:
                 for part in self.best_slot_parts:
                     yield self._measure(None, UNTOUCHED, part)
@@ -194,7 +220,7 @@ class Trial:
     def _search(self, cure: Intervention, label: str, chosen: dict[str, Intervention]) -> tuple[str, bool]:
         """Choose the settings of a cure, or take those of its record, and measure its costs."""
         path = self.folder / cure_file(label)
-        description = f"{cure.name}, settings and cost"
+        description = f"{self._names[label]}, settings and cost"
         if records.exists(path) and "unavailable" not in records.read(path):  # otherwise it may be possible now
             record = self._require(path, label)
             chosen[label] = with_settings(cure, record["chosen"]["settings"])
@@ -234,7 +260,7 @@ class Trial:
 
     def _measure_harm(self, cure: Intervention | None, label: str) -> tuple[str, bool]:
         path = self.folder / harm_file(label)
-        description = f"{UNTOUCHED if cure is None else cure.name}, plain texts"
+        description = f"{self._names.get(label, UNTOUCHED)}, plain texts"
         if records.exists(path):
             self._require(path, label, cure)
             return description, True
@@ -249,7 +275,7 @@ class Trial:
         """Measure one part under a cure, unless its record exists."""
         path = self.folder / part.file_name(label)
         further = ", further items" if part.half == SEARCH and part.round else ""
-        name = UNTOUCHED if cure is None else cure.name
+        name = self._names.get(label, UNTOUCHED)
         description = f"{name}, {part.task.name}, {describe_condition(part.slot)}{further}"
         if records.exists(path):
             record = self._require(path, label, cure)
