@@ -23,7 +23,6 @@ from whence.mend.costs import ratio
 from whence.mend.trial import ANSWERS, CURE, PLAN, TEXTS, UNTOUCHED, distinguish_names
 from whence.mend.trial_plan import JUDGE, SEARCH, TrialPlan, read_trial_plan, split_items, split_rounds
 from whence.probe.curves import bootstrap_means, by_item, curve
-from whence.probe.identity import describe_intervention
 from whence.probe.probed_model import QUICK
 from whence.statistics import AnalysisPlan, PairedComparison, compare_paired
 
