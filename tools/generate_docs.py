@@ -37,6 +37,7 @@ from whence.report.image_files import write_png
 from whence.report.probe.figures import curves_figure, explanations_figure
 from whence_papers import FOLDER
 from whence_papers.epar import conditions
+from whence_papers.prior.figure import draw_prior, read_runs
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -289,6 +290,14 @@ def draw_conditions(out: Path) -> None:
     conditions.write_figure(found["studies"], out)
 
 
+def draw_prior_study(out: Path) -> None:
+    """The prior in a Qwen-style model, from the committed records of the study with every arm."""
+    reader = records.RecordReader()
+    folders = [reader.folder(folder) for folder in reader.find_folders(FOLDER / "results", "study.json")]
+    (study,) = (one for one in folders if one.read("study.json")["spec"]["name"] == "prior-gpu")
+    draw_prior(read_runs(study), out)
+
+
 def draw_probe(curves: Path, why: Path) -> None:
     """What position does to a pretrained model, and why, from the committed records of its probe."""
     folders = records.find_folders(FOLDER / "results/probe", "plan.json")
@@ -321,6 +330,7 @@ def main() -> None:
     )
     draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
+    draw_prior_study(ROOT / "docs" / "prior.png")
     length_figures.draw(ROOT / "docs")
     mend_figure.draw(FOLDER / "results", mend_figure.PICTURE)
     print("docs/ is up to date")

@@ -12,6 +12,9 @@ from whence_papers.ledger.claims import SIGNS
 #: figures of docs/ that show results of a source, with their captions
 FIGURES = {
     "epar": {"epar_when.png": "EPAR beside other positions, by task, noise and length"},
+    "prior": {
+        "prior.png": "A Qwen-style model of 20M parameters with the prior, beside other positions: loss, length, learned alpha and beta"
+    },
     "survey": {
         "probe.png": "SmolLM2-135M-Instruct: accuracy by the position of the answer",
         "probe-why.png": "What the curve depends on, in ten panels",

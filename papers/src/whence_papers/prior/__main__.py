@@ -7,7 +7,7 @@ from pathlib import Path
 
 from whence.errors import WhenceError, usage_error
 from whence.records import RecordReader, require_folder
-from whence_papers.prior.figure import draw_prior
+from whence_papers.prior.figure import draw_prior, read_runs
 
 
 def write_figures(folder: Path) -> list[Path]:
@@ -18,7 +18,7 @@ def write_figures(folder: Path) -> list[Path]:
         records = reader.folder(study)
         if not records.read("study.json")["spec"]["name"].startswith("prior-"):
             continue
-        runs = [records.read(name) for name in records.names() if "-seed" in name and ".failure" not in name]
+        runs = read_runs(records)
         if any(run["result"]["status"] == "done" for run in runs):
             path = folder / f"{study.name}.png"
             draw_prior(runs, path)

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from whence.records import RecordFolder
 from whence_papers.figure_style import SeriesStyle, label, legend_above, letters, save, sheet
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ STYLES = {
 }
 #: the reference of the source, in nats; on another text with another tokenizer
 PUBLISHED_LOSS = 4.9266
+
+
+def read_runs(records: RecordFolder) -> list[dict[str, Any]]:
+    """The records of the runs of a study."""
+    return [records.read(name) for name in records.names() if "-seed" in name and ".failure" not in name]
 
 
 def draw_prior(runs: Sequence[Mapping[str, Any]], path: Path) -> None:

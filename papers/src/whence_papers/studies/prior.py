@@ -85,7 +85,7 @@ SCALES = {
     "gpu": Scale(
         "books", 16_384, 512, 128,
         StudySize(dict(PRESETS["qwen3-20m"]), 400, 64, 2e-3, (0, 1, 2, 3, 4)),
-        StudySize(LARGE, 3200, 64, 1e-3, (0,), grad_accum_steps=4),
+        StudySize(LARGE, 3200, 64, 1e-3, (0,), grad_accum_steps=2),
     ),
     "source": Scale(
         "fineweb", QWEN3_VOCABULARY, 2048, 256,
