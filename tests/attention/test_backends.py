@@ -307,6 +307,18 @@ def test_head_dimensions_fit_into_shared_memory(gpu, monkeypatch):
     assert "8.0 or newer" in reason_against("triton", facts)
 
 
+def test_torch_compile_asks_for_the_capability_of_the_gpu(gpu, monkeypatch):
+    """A traced call is refused where an eager one is."""
+    facts = request("bias", dtype=torch.bfloat16, device=gpu, head_dim=256)
+    for capability in ((7, 5), (8, 6), (9, 0)):
+        torch._dynamo.reset()
+        driver = torch.compiler.disable(lambda device, capability=capability: capability)  # as the driver, not traced
+        monkeypatch.setattr(torch.cuda, "get_device_capability", driver)
+        traced = torch.compile(lambda x: (x, reason_against("triton", facts)), fullgraph=True, backend="eager")
+        assert traced(torch.zeros(1))[1] == reason_against("triton", facts)
+        assert (reason_against("triton", facts) is None) == (capability == (9, 0))
+
+
 @pytest.mark.parametrize("keys, skips", [(1024, False), (1025, True)])
 def test_far_keys_are_left_out_where_that_pays(keys, skips):
     from types import SimpleNamespace

@@ -13,6 +13,8 @@ from whence.hf.mask_structure import MaskRequest, recognize, recognize_while_tra
 POSITIONS = {
     "epar": lambda: whence.Epar(4, learnable=True),
     "power_prior": lambda: whence.PowerPrior(4, alpha=0.3),
+    "rotary + epar": lambda: whence.Rotary() + POSITIONS["epar"](),
+    "alibi + power_prior": lambda: whence.Alibi(4, learnable=True) + POSITIONS["power_prior"](),
 }
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -37,17 +39,17 @@ def step(model, run, given):
     return {"loss": loss.detach()} | {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize(("name", "padded"), [("epar", False), ("power_prior", True)])
+@pytest.mark.parametrize(("name", "padded"), [("rotary + epar", False), ("alibi + power_prior", True)])
 def test_a_training_step_traces_as_one_graph(name, padded):
     model, ids = tiny("llama", num_hidden_layers=1), tokens()
     given = left_padded(ids, (5, 0)) if padded else {"input_ids": ids}
     labels = ids.masked_fill(given["attention_mask"] == 0, -100) if padded else ids
     given |= {"labels": labels, "use_cache": False}
-    with hf.attach(model, POSITIONS[name]()):
+    with hf.attach(model, POSITIONS[name](), keep_rotary="rotary" not in name):
         wanted = step(model, model, given)
         got = step(model, compiled(model), given)
     assert got.keys() == wanted.keys()
-    assert any(".whence." in parameter for parameter in got)  # the mechanism's own parameters train too
+    assert sum(".whence." in parameter for parameter in got) == 3  # the mechanism's own parameters train too
     for parameter in wanted:
         torch.testing.assert_close(got[parameter], wanted[parameter], **CLOSE)
 

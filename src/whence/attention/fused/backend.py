@@ -75,19 +75,30 @@ def why_unavailable(request: Request) -> str | None:
         return f"it needs a CUDA device, and q is on {device.type}"
     if not torch.compiler.is_compiling() and "triton" not in sys.modules and importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    if device.type == "cuda" and not torch.compiler.is_compiling():
-        if torch.version.hip is not None:
-            return "it needs an NVIDIA GPU"
-        if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
-            return "it needs a GPU of compute capability {}.{} or newer".format(*MIN_CAPABILITY)
+    unsupported, largest = gpu_limits(device, request.dtype.itemsize)
+    if unsupported is not None:
+        return unsupported
     if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it does not support {str(request.dtype).removeprefix('torch.')}"
-    largest = MAX_HEAD_DIM
-    if not torch.compiler.is_compiling():
-        largest = max_head_dim(packing.has_tma(device), packing.shared_memory(device), request.dtype.itemsize)
     if head_dim > largest:
         return f"it supports head dimensions up to {largest}, not {head_dim}"
     return None
+
+
+def gpu_limits(device: torch.device, element_size: int) -> tuple[str | None, int]:
+    """Why a GPU cannot run the kernels, as a clause, or None; and the largest head dimension for this size of a number."""
+    if device.type != "cuda":
+        return None, MAX_HEAD_DIM
+    if torch.version.hip is not None:
+        return "it needs an NVIDIA GPU", 0
+    if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
+        return "it needs a GPU of compute capability {}.{} or newer".format(*MIN_CAPABILITY), 0
+    return None, max_head_dim(packing.has_tma(device), packing.shared_memory(device), element_size)
+
+
+# torch.compile calls the function while it traces and takes the answer as a constant. torch.compiler.assume_constant_result
+# sets the same mark, and imports the compiler, which takes seconds.
+gpu_limits._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def is_interpreted() -> bool:
