@@ -86,18 +86,28 @@ def count_targets(batch: Batch) -> int:
     return int((batch.targets != IGNORE_INDEX).sum())
 
 
+def sum_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the cross-entropy in float32. Compiled, it reads the logits without a copy in float32, which is large for large vocabularies."""
+    logits = logits.float().reshape(-1, logits.shape[-1])
+    return F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="sum")
+
+
 def compute_loss(
-    task: Task, model: nn.Module, batch: Batch, total_targets: int, running: RunningScore | None = None
+    task: Task,
+    model: nn.Module,
+    batch: Batch,
+    total_targets: int,
+    running: RunningScore | None = None,
+    cross_entropy: Callable[[Tensor, Tensor], Tensor] = sum_cross_entropy,
 ) -> Tensor:
     """Cross-entropy sum of a part of a batch, divided by the number of targets in the full batch.
 
     ``running`` counts the batch for the running score.
     """
-    logits = task.logits(model, batch).float()
+    logits = task.logits(model, batch)
     if running is not None:
-        running.add(logits, batch)
-    logits, targets = logits.reshape(-1, logits.shape[-1]), batch.targets.flatten()
-    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum") / total_targets
+        running.add(logits.float(), batch)
+    return cross_entropy(logits, batch.targets) / total_targets
 
 
 def sum_penalties(model: nn.Module) -> Tensor | None:
@@ -235,6 +245,7 @@ def train(
     schedule = Schedule(task, budget)
     ready, optimizer = accelerator.prepare(learner, optimizer)
     forward: Any = torch.compile(ready) if budget.compile else ready
+    cross_entropy: Any = torch.compile(sum_cross_entropy) if budget.compile else sum_cross_entropy
     # seed after all setup: imports above may have consumed random numbers
     torch.manual_seed(seed + 1_000_000_007 * index)
     before = checkpoints.load(state, ready, optimizer.optimizer) or {"step": 0, "losses": [], "evaluations": []}
@@ -271,7 +282,8 @@ def train(
             shard = shard_batch(shard_batch(batch, part, budget.grad_accum_steps), index, processes)
             try:
                 with accelerator.autocast():
-                    loss = compute_loss(task, forward, to_device(shard, accelerator.device), targets, running)
+                    part_batch = to_device(shard, accelerator.device)
+                    loss = compute_loss(task, forward, part_batch, targets, running, cross_entropy)
             except NonFiniteHook as error:  # it names the mechanism
                 if processes > 1:  # another process may have no such error, and saving needs all of them
                     raise
