@@ -9,6 +9,7 @@ import whence
 from whence.cli.discover_model import Parts
 from whence.discover import challenger, discovery, studies
 from whence.position.expression import ModelDims, build_position
+from whence.report.record_page import render_records
 
 SMALL = [
     "--task", "recall", "--quick", "--seeds", "2", "--steps", "2", "--heads", "2", "--embed-dim", "8", "--ffn-dim", "8", "--lengths", "1x",
@@ -60,6 +61,7 @@ def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, m
     assert json.loads(reported.stdout)["reports"][0]["kinds"] == document["kinds"], reported.stderr
     again = (tmp_path / document["report"]).read_text()
     assert "Ranking" in again and "alibi" in again  # the comparison was found beside the discovery
+    assert "alibi" in render_records(tmp_path / document["folder"])
     edited = tmp_path / document["mechanism"]
     edited.write_text(edited.read_text() + "# mine\n")
     refused = run_whence("discover", *SMALL)
@@ -108,6 +110,7 @@ def test_the_profiles_of_a_pretrained_model(run_whence, tmp_path, monkeypatch):
     (tmp_path / document["report"]).unlink()
     reported = json.loads(run_whence("report", document["folder"], "--json").stdout)["reports"][0]
     assert reported["heads"] == document["heads"] and "Which curve" in (tmp_path / document["report"]).read_text()
+    assert "Which curve" in render_records(tmp_path / document["folder"])
     again = run_whence("discover", "--model", "quick", "--seeds", "2", "--context", "64", "--json")
     assert json.loads(again.stdout) == document and "text 2 of 2" not in again.stderr
     short = run_whence("discover", "--model", "quick", "--context", "100000")

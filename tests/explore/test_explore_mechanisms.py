@@ -7,8 +7,8 @@ import torch
 
 from whence import Alibi, NoPosition
 from whence.attention.module import Attention
-from whence.explore.mechanism_view import Settings, build, split_words, view_mechanism, word_weights
-from whence.explore.mechanisms_tab import load_own, make_settings, picked_names, view_side
+from whence.explore.mechanism_view import Settings, build, split_words, view_mechanism, view_mechanisms, word_weights
+from whence.explore.mechanisms_tab import load_own, make_settings, picked_names, view_sides
 from whence.explore.onnx_file import export_onnx
 from whence.position.catalogue import SHORT_NAMES
 
@@ -76,7 +76,8 @@ def test_ones_own_class_is_added_to_the_sum(tmp_path):
     )
     text, error = load_own(f"{path}:Bell", "Alibi()")
     assert text == f"Alibi() + {path}:Bell" and error == ""
-    assert "your own mechanism" in view_mechanism(text, SMALL).figures and picked_names(text) == ["Alibi"]
+    assert "<b>Bell</b> your own mechanism <small>bell.py<" in view_mechanism(text, SMALL).figures
+    assert picked_names(text) == ["Alibi"]
     assert load_own(f"{path}:Bell", "NoPosition()")[0] == f"{path}:Bell"
     for reference in ("", f"{path}:Missing"):
         text, error = load_own(reference, "Alibi()")
@@ -86,9 +87,32 @@ def test_ones_own_class_is_added_to_the_sum(tmp_path):
 def test_a_head_beyond_the_last_shows_the_last():
     values = (2, 16, 16, 11, True, "a b c", 40)
     assert make_settings(*values) == Settings(2, 16, 16, 11, True, "a b c", 40)
-    figures, sentence, _ = view_side("alibi", *values)
-    assert "head 11" in figures or "head 1" in figures
-    assert "From “a”" in sentence
+    pytest.importorskip("gradio")
+    figures, sentence, _, *other = view_sides("alibi", "rotary", False, *values)
+    assert "head 11" not in figures and "head 1" in figures and "From “a”" in sentence
+    assert not any(isinstance(part, str) for part in other)  # the hidden side is not drawn
+
+
+def read_axis(figures, title):
+    """The texts beside the vertical axis of a chart, and the ends of the colors of a map."""
+    figure = figures.split(f"<figcaption>{title}")[1].split("</figure>")[0]
+    bar = re.findall(r'<div class="bar"><span>(.*?)</span>.*?<span>(.*?)</span>', figure)
+    return bar or re.findall(r'text-anchor="end">([^<]*)</text>', figure)
+
+
+def test_two_mechanisms_have_the_same_axes():
+    alone = view_mechanism("Alibi(scale=0.5)", SMALL)
+    for first, second in (("Alibi(scale=0.5)", "Alibi(scale=8)"), ("Alibi(scale=0.5)", "Epar(beta=8)")):
+        small, large = view_mechanisms([first, second], SMALL)
+        for title in ("Effect over distance", "Effect by query and key", "Change by distance"):
+            assert read_axis(small.figures, title) == read_axis(large.figures, title)
+            assert second.startswith("Epar") or read_axis(small.figures, title) != read_axis(alone.figures, title)
+    assert "change of the logit of a score of 1" in small.figures and "change of the logit of" in large.figures
+    assert (
+        "head 0 is 0 at 0" in small.figures and "every head is -0.323 at -7" in large.figures
+    )  # a factor below 1 is a change below 0
+    broken, shown = view_mechanisms(["nonsense", "Alibi(scale=0.5)"], SMALL)
+    assert 'role="alert"' in broken.figures and shown == alone
 
 
 def test_the_onnx_file_computes_the_layer_at_another_length(tmp_path):

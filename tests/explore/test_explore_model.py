@@ -11,6 +11,7 @@ from whence.explore.model_reading import (
     NOTHING,
     SMALLEST,
     changed,
+    find_change,
     read,
     ready_cures,
     split_documents,
@@ -62,6 +63,10 @@ def test_a_change_is_seen_and_undone(session, lm):
     before = read(lm, TEXT)
     with_it = read(lm, TEXT, "Alibi(scale=4)")
     assert float((with_it.rows(0) - before.rows(0)).abs().max()) > 0.01
+    own = lm.model.config.rope_parameters["rope_theta"]
+    torch.testing.assert_close(
+        read(lm, TEXT, f"Rotary(base={own})").rows(2), before.rows(2)
+    )  # in place of the model's own
     figures, following, done = last(view_text(session, None, SMALLEST, TEXT, "Alibi(scale=4)", 99, 99, 99))
     assert "layer 2, head 3" in figures and "changed" in following
     assert torch.equal(read(lm, TEXT).rows(0), before.rows(0)) and slider_ends(done)[:2] == (2, 3)
@@ -139,6 +144,11 @@ def test_a_continuation_and_a_needle(session):
     assert "probability of “blue”" in view_needle(session, SMALLEST, "It is blue.", "It is", "blue", 1, "pine")
     with pytest.raises(WhenceError, match="type a word"):
         view_needle(session, SMALLEST, "It is blue.", "It is", " ", 1, NOTHING)
+    for cure, remedy in (("scale-channel", r"type scale-channel\(channel="), ("in2", r"type in2\(adapter=")):
+        with pytest.raises(WhenceError, match=f"Change got {cure} without .*{remedy}"):
+            find_change(cure)
+    with pytest.raises(WhenceError, match="did you mean ms-poe"):
+        find_change("mspoe")
     with pytest.raises(WhenceError, match="at least 2"):
         list(session.read(None, SMALLEST, "", NOTHING))
     assert FILLER.endswith(".")

@@ -99,6 +99,7 @@ def test_an_impossible_number_is_moved_into_its_range(page):
         heads.fill(typed)
         heads.press("Enter")
         page.wait_for_timeout(300)
+    page.wait_for_function("document.querySelector('#head-in-maps input[type=range]').max === '3'")
     gamma = page.get_by_role("slider", name="gamma").first
     gamma.focus()
     page.keyboard.press("ArrowRight")
@@ -111,6 +112,11 @@ def test_two_stand_side_by_side(page):
     page.locator("#figures-B svg").first.wait_for()
     left, right = (page.locator(f"#figures-{name}").bounding_box() for name in "AB")
     assert left["x"] + left["width"] <= right["x"] and overflow(page) <= 0
+    assert abs(left["y"] - right["y"]) < 2  # figures that are compared begin at the same height
+    page.wait_for_function(
+        """() => ["A", "B"].map(name => [...document.querySelectorAll(`#figures-${name} .wide text[text-anchor=end]`)]
+        .map(text => text.textContent).join()).every((texts, _, all) => texts && texts === all[0])"""
+    )
     page.get_by_label("Compare two").uncheck()
     page.locator("#figures-B").wait_for(state="hidden")
 
@@ -152,7 +158,7 @@ def test_a_report_is_shown_and_a_missing_folder_is_a_sentence(page):
     folder.press("Enter")
     alert = page.locator("#results-message").get_by_role("alert")
     alert.wait_for()
-    assert "/no/such/folder" in alert.inner_text() and "--results" in alert.inner_text()
+    assert "/no/such/folder" in alert.inner_text() and "Folder" in alert.inner_text()
     for width in (390, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         assert overflow(page) <= 0
@@ -180,6 +186,9 @@ def test_a_text_through_a_model_and_an_unknown_model(page):
     layer.focus()
     page.keyboard.press("ArrowRight")
     page.locator("#attention").get_by_text("Attention, layer 1, head 0").wait_for()
+    page.locator("#layer input[type=number]").fill("99")  # the range was changed by the reading
+    page.locator("#attention").get_by_text("Attention, layer 2, head 0").wait_for()
+    assert page.locator(".toast-body").count() == 0
     change = page.locator("#change input").first
     change.fill("pine")
     change.press("Enter")

@@ -2,11 +2,20 @@
 
 import json
 import zipfile
+from pathlib import Path
 
-from whence.cli.discover_report import DISCOVERY, PROFILES
+from whence.explore import results
 from whence.explore.results import KINDS, find_reports
-from whence.explore.results_tab import list_results, show_result
+from whence.explore.results_tab import DrawnReports, list_results
 from whence.report.html_page import render_page
+from whence.report.record_page import DISCOVERY, PROFILES, RENDERERS
+
+COMMITTED = Path(__file__).parents[2] / "papers/src/whence_papers/results"
+
+
+def show_result(folder, label):
+    *_, shown = DrawnReports().show(folder, label)
+    return shown
 
 
 def test_reports_of_whence_are_listed_before_records_without_one(tmp_path):
@@ -23,15 +32,15 @@ def test_reports_of_whence_are_listed_before_records_without_one(tmp_path):
         ("trial of cures", False),
     ]
     labels, first, _ = list_results(str(tmp_path))
-    assert labels == ["Where <probe> (probe, probe)", "trial (trial of cures, no report yet)"] and first == labels[0]
+    assert labels == ["Where <probe> (probe, probe)", "trial (trial of cures, from records)"] and first == labels[0]
     shown = show_result(str(tmp_path), first)
     assert 'sandbox="allow-scripts"' in shown and "<p>text" not in shown and "&lt;p&gt;text" in shown
     shown = show_result(str(tmp_path), labels[1])
-    assert f"whence report {trial}" in shown and "whence mend tiny" in shown
+    assert 'role="alert"' in shown and str(trial) in shown and "run the command that made them again" in shown
 
 
 def test_studies_discoveries_and_packed_records_are_named(tmp_path):
-    assert {DISCOVERY, PROFILES} <= set(KINDS)
+    assert set(RENDERERS) == set(KINDS)
     (tmp_path / "compare" / "copy-0123").mkdir(parents=True)
     (tmp_path / "compare" / "copy-0123" / "study.json").write_text("{}")
     (tmp_path / "compare" / "report.html").write_text(render_page("Copying", "", "today"))
@@ -44,14 +53,25 @@ def test_studies_discoveries_and_packed_records_are_named(tmp_path):
     labels, _, _ = list_results(str(tmp_path))
     assert labels == [
         "Copying (study, compare)",
-        "learned (discovery, no report yet)",
-        "measured (profiles of a model, no report yet)",
+        "learned (discovery, from records)",
+        "measured (profiles of a model, from records)",
     ]
-    shown = show_result(str(tmp_path), labels[1])
-    assert "whence discover --task lm" in shown and f"whence report {tmp_path / 'learned'}" in shown and "2" in shown
     (tmp_path / "learned").mkdir()
     (tmp_path / "learned" / "report.html").write_text(render_page("Learned", "", "today"))
     assert list_results(str(tmp_path))[0][1] == "Learned (discovery, learned)"
+
+
+def test_a_packed_study_is_drawn_once(tmp_path, monkeypatch):
+    (tmp_path / "study.zip").write_bytes(next(COMMITTED.glob("speeches-decoder-*.zip")).read_bytes())
+    (label,), _, _ = list_results(str(tmp_path))
+    drawn = DrawnReports()
+    first, shown = drawn.show(str(tmp_path), label)
+    assert "Drawing" in first and 'sandbox="allow-scripts"' in shown and "&lt;svg" in shown and "svg" not in first
+    assert "Made by: whence run speeches_decoder" in shown and f"whence report {tmp_path / 'study'}" in shown
+    monkeypatch.setattr(results, "render_records", lambda folder: 1 / 0)
+    assert list(drawn.show(str(tmp_path), label)) == [shown]
+    (tmp_path / "study.zip").write_bytes(b"")  # changed
+    assert 'role="alert"' in list(drawn.show(str(tmp_path), label))[-1]
 
 
 def test_nothing_outside_the_list_is_read(tmp_path):
@@ -62,5 +82,6 @@ def test_nothing_outside_the_list_is_read(tmp_path):
 
 def test_an_empty_and_a_missing_folder_are_sentences(tmp_path):
     assert list_results(str(tmp_path))[:2] == ([], None) and "No results" in list_results(str(tmp_path))[2]
-    message = list_results(str(tmp_path / "missing"))[2]
-    assert 'role="alert"' in message and "--results" in message and "missing" in message
+    for folder, said in ((str(tmp_path / "missing"), "missing"), (" ", "nothing")):
+        message = list_results(folder)[2]
+        assert 'role="alert"' in message and "Folder got" in message and said in message

@@ -18,6 +18,7 @@ from whence.probe.plan import Plan, TaskSpec, at_lengths
 from whence.probe.probed_model import tiny_random_model
 from whence.report.probe import figures, page
 from whence.report.probe.figures import curves_figure, explanations_figure
+from whence.report.record_page import render_records
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -65,6 +66,7 @@ def test_a_page_needs_the_records_alone(probed, tmp_path, monkeypatch, capsys):
     assert "not measured yet: needle, 10 words" in capsys.readouterr().out
     text = (tmp_path / "page.html").read_text()
     assert "left out: needle, 10 words" in text and "How much of the hidden states" not in text
+    assert "left out: needle, 10 words" in render_records(copy)
     kept = copy / "plan.json"
     kept.write_text(kept.read_text().replace('"items_per_record": 2', '"items_per_record": 3'))
     with pytest.raises(WhenceError, match="is not a plan with its own hash"):

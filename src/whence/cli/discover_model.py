@@ -61,10 +61,11 @@ def discover_model(
     After ``deadline`` the work stops with the next text or layer; the same command resumes it.
     """
     from whence import probe
-    from whence.cli.discover_report import PROFILES, summarize_profiles, write_profile_report
+    from whence.cli.discover_report import summarize_profiles, write_profile_report
     from whence.cli.progress import OutOfTime
     from whence.discover.attention_profiles import measure_profiles, name_profiles
     from whence.probe.identity import identify
+    from whence.report.record_page import PROFILES
 
     records.require_output_folder("--out", out)
     text, source = read_text(data)

@@ -2,56 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from whence import records
 from whence.cli.json_output import select
+from whence.report.record_page import PROFILES
 
-DISCOVERY, PROFILES, PAGE = "discovery.json", "profiles.json", "report.html"
-
-
-def find_comparisons(place: Path) -> list[Path]:
-    """The folders of the studies that judge the mechanism of a discovery: the trained length first, then the longest."""
-    from whence.discover.discovery import MECHANISM
-    from whence.discover.studies import DISCOVERED
-    from whence.lab.results import load_study
-
-    own = f"{place.name}/{MECHANISM}:"
-    found = []
-    for folder in records.find_folders(place.resolve().parent, "study.json"):
-        study = load_study(folder)
-        if study.decision.baseline == DISCOVERED and any(own in arm.position for arm in study.arms):
-            found.append((len(study.name), folder))
-    return [folder for _, folder in sorted(found)]
+PAGE = "report.html"
 
 
 def write_discovery_report(place: Path, folders: Sequence[Path], out: Path | None = None) -> dict[str, Any]:
     """Write the page of a discovery from its record and the studies of the comparison; return its findings."""
-    from whence.discover.discovery import MECHANISM
-    from whence.lab.results import collect_findings
-    from whence.lab.study import Study
-    from whence.lab.study_labels import label_task
     from whence.report.discovery import page
+    from whence.report.discovery.findings import collect_discovery
 
-    record = records.read(place / DISCOVERY)
-    study = Study.from_spec(record["spec"])
-    title = f"The position that {label_task(study.task, study.task_settings)} teaches"
-    command = record["command"] or "whence discover"
-    if folders:
-        findings = collect_findings(list(folders), title, command)
-    else:
-        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-        findings = {
-            "title": title,
-            "command": command,
-            "when": when,
-            "studies": [],
-            "environment": record["environment"],
-        }
-    findings |= {"record": record, "mechanism": str(place / MECHANISM)}
+    findings = collect_discovery(place, folders)
     records.write_text(out or place / PAGE, page(findings))
     return findings
 

@@ -17,10 +17,7 @@ from whence.cli.bench_report import (
     write_bench_report,
 )
 from whence.cli.discover_report import (
-    DISCOVERY,
     PAGE,
-    PROFILES,
-    find_comparisons,
     summarize_discovery,
     summarize_profiles,
     write_discovery_report,
@@ -31,6 +28,7 @@ from whence.cli.mend_report import summarize_trial, write_trial_report
 from whence.cli.run import summarize_study
 from whence.errors import usage_error
 from whence.records import find_folders
+from whence.report.record_page import DISCOVERY, PROFILES
 
 HELP = (
     "Write the report of the studies, probes, trials of cures, benchmarks or discoveries in a folder, from their records alone. Compare "
@@ -117,6 +115,8 @@ def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
         page, findings = probe_report.write_report(probe, out)
         print(f"report: {page}")
         reports.append({"kind": "probe", "report": page, **probe_report.summarize_probe(findings)})
+    if discoveries:
+        from whence.report.discovery.findings import find_comparisons
     for place in discoveries:
         findings, page = write_discovery_report(place, find_comparisons(place), out), out or place / PAGE
         print(f"report: {page}")

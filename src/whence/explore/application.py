@@ -47,6 +47,6 @@ def build_application(results: Path) -> Any:
                 add_mechanisms_tab()
             with gr.Tab("Model", id="model"):
                 add_model_tab()
-            with gr.Tab("Results", id="results"):
-                add_results_tab(results)
+            with gr.Tab("Results", id="results") as tab:
+                add_results_tab(results, tab)
     return application

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from typing import Any
 
 
@@ -10,14 +11,17 @@ def bounded_slider(low: float, high: float, *, value: float, **options: Any) -> 
 
     Gradio raises an error for them, which a page shows in the library's words, and the sliders that are drawn again then fail.
     """
+    return _slider_class()(low, high, value=value, **options)
+
+
+def _slider_class() -> Any:
+    """A subclass, because an update of a slider's range makes another instance of its class."""
     import gradio as gr
+    from gradio.component_meta import ComponentMeta
 
-    slider = gr.Slider(low, high, value=value, **options)
-    check = slider.preprocess
+    def preprocess(slider: Any, payload: float | None) -> float:
+        number = slider.value if payload is None else payload
+        return float(gr.Slider.preprocess(slider, min(max(number, slider.minimum), slider.maximum)))
 
-    def preprocess(payload: float | None) -> float:
-        number = value if payload is None else payload
-        return check(min(max(number, slider.minimum), slider.maximum))
-
-    slider.preprocess = preprocess
-    return slider
+    # a template is drawn as its base; Gradio's own constructor of classes would write a .pyi file beside this one
+    return ABCMeta.__new__(ComponentMeta, "Slider", (gr.Slider,), {"preprocess": preprocess, "is_template": True})

@@ -65,6 +65,8 @@ def line_chart(
     log_distance: bool = False,
     marks: Sequence[tuple[float, str]] = (),
     extent: str = "",
+    x_ends: Sequence[float] = (),
+    y_ends: Sequence[float] = (),
 ) -> str:
     """A figure with a title, a legend and lines.
 
@@ -72,12 +74,13 @@ def line_chart(
         log_distance: a logarithmic axis of distances, if none is negative.
         marks: vertical lines with a text.
         extent: "", "half", "wide" or "full": 2, 3, 4 or all of the 6 columns of the panels.
+        x_ends, y_ends: values that the axes include too, for example those of another chart.
     """
     width = WIDTHS[extent]
-    finite = [value for curve in curves for value in curve.y if math.isfinite(value)] or [0.0]
+    finite = [*(value for curve in curves for value in curve.y if math.isfinite(value)), *y_ends] or [0.0]
     if max(finite) - min(finite) < 1e-9:
         finite = [finite[0] - 1, finite[0] + 1]  # a flat line: do not magnify rounding errors
-    xs = [value for curve in curves for value in curve.x] or [0.0, 1.0]
+    xs = [*(value for curve in curves for value in curve.x), *x_ends] or [0.0, 1.0]
     x: Scale
     if log_distance and min(xs) >= 0:
         x = distance_scale([int(value) for value in xs], LEFT, width - RIGHT)
@@ -153,16 +156,24 @@ def _line(curve: Curve, x: Scale, y: Scale) -> str:
 
 
 def heatmap(
-    title: str, values: Tensor, label: str, *, weights: bool = False, rows: str = "query", columns: str = "key"
+    title: str,
+    values: Tensor,
+    label: str,
+    *,
+    weights: bool = False,
+    rows: str = "query",
+    columns: str = "key",
+    ends: Sequence[float] = (),
 ) -> str:
     """A matrix as an image with a color bar, rows down. NaN is gray.
 
     Args:
         weights: attention weights, drawn on a logarithmic scale from 0.001 to 1.
+        ends: values that the colors include too, for example those of another map.
     """
     from matplotlib import colormaps
 
-    finite = values[values.isfinite()]
+    finite = torch.cat((values[values.isfinite()].double(), torch.tensor(ends, dtype=torch.float64)))
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     if weights:
         colors, low, high = colormaps["cividis"], SMALLEST_WEIGHT, 1.0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import html
+import inspect
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,11 +17,19 @@ from whence.attention.module import without_embedding
 from whence.errors import WhenceError, usage_error
 from whence.explore import drawings
 from whence.explore.controls import write_snippet
-from whence.plotting.effects import build_plot_inputs, compute_attention, compute_effect, compute_weight_ratio
+from whence.plotting.effects import (
+    Effect,
+    PlotInputs,
+    build_plot_inputs,
+    compute_attention,
+    compute_effect,
+    compute_weight_ratio,
+)
 from whence.position import catalogue
 from whence.position.base import Position
 from whence.position.evaluate import evaluate_clock
 from whence.position.expression import ModelDims, parse_position
+from whence.position.score_mod import ScoreMod
 from whence.user_code import describe_user_error
 
 MAX_WORDS = 64
@@ -53,16 +64,103 @@ class MechanismView:
     code: str
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of one mechanism that are drawn."""
+
+    position: Position
+    inputs: PlotInputs
+    effect: Effect
+    without: Tensor  # [T, S]
+    weights: Tensor  # [H, T, S]
+    ratio: Tensor  # [H, T // 2], log2 of weights with / without by distance, a mean over the queries of the second half
+    sentence: str
+    code: str
+
+    @property
+    def query(self) -> int:
+        """The query whose row is drawn as a curve."""
+        return self.inputs.length - 1 if self.inputs.causal else self.inputs.length // 2
+
+    @property
+    def distances(self) -> Tensor:
+        return self.query - torch.arange(self.inputs.length).flip(0)
+
+
+@dataclass(frozen=True)
+class SharedAxes:
+    """The ends of the axes of two mechanisms that stand side by side, so that equal heights and colors are equal numbers.
+
+    Without ends, each drawing has its own. Different quantities become one, the change of the logit of a score of 1.
+    """
+
+    as_change: bool = False
+    effect: tuple[float, ...] = ()  # of the curves
+    effect_map: tuple[float, ...] = ()
+    distance: tuple[float, ...] = ()
+    ratio: tuple[float, ...] = ()
+    ratio_distance: tuple[float, ...] = ()
+
+
+def share_axes(measured: Sequence[Measured], head: int) -> SharedAxes:
+    """Axes for several mechanisms; those of one alone are its own."""
+    if len(measured) < 2:
+        return SharedAxes()
+    as_change = len({one.effect.label for one in measured}) > 1
+    shown = [_quantity(one, as_change)[0] for one in measured]
+    return SharedAxes(
+        as_change,
+        _ends(*(values[:, one.query] for values, one in zip(shown, measured, strict=True))),
+        _ends(*(_select_head(values, head) for values in shown)),
+        _ends(*(one.distances for one in measured)),
+        _ends(*(one.ratio for one in measured)),
+        _ends(*(torch.arange(one.ratio.shape[1]) for one in measured)),
+    )
+
+
+def _ends(*tensors: Tensor) -> tuple[float, ...]:
+    """The smallest and the largest finite number; none if there is no number."""
+    numbers = torch.cat([tensor[tensor.isfinite()].double() for tensor in tensors])
+    return (float(numbers.min()), float(numbers.max())) if len(numbers) else ()
+
+
+def _quantity(measured: Measured, as_change: bool) -> tuple[Tensor, str]:
+    """What the effect's drawings show, and its name."""
+    effect = measured.effect
+    if as_change:
+        return effect.values - effect.neutral, "change of the logit of a score of 1"
+    return effect.values, effect.label.replace("\n", " ")
+
+
 def view_mechanism(text: str, settings: Settings) -> MechanismView:
     """Everything that is shown of an expression. An error becomes a sentence."""
+    return view_mechanisms([text], settings)[0]
+
+
+def view_mechanisms(texts: Sequence[str], settings: Settings) -> list[MechanismView]:
+    """Everything that is shown of expressions side by side, on the same axes. An error becomes a sentence."""
+    found = [_measure(text, settings) for text in texts]
+    axes = share_axes([one for one in found if isinstance(one, Measured)], settings.head)
+    return [
+        MechanismView(_draw(one, axes, settings), one.sentence, one.code)
+        if isinstance(one, Measured)
+        else MechanismView(drawings.problem(one), "", "")
+        for one in found
+    ]
+
+
+@torch.no_grad()
+def _measure(text: str, settings: Settings) -> Measured | str:
+    """The numbers of an expression, or an error as a sentence."""
     try:
         position = build(text, settings.dims)
-        with torch.no_grad():
-            figures = _draw(position, settings)
-            sentence = _draw_sentence(position, settings)
-        return MechanismView(figures, sentence, write_snippet(text, settings.dims))
+        inputs = build_plot_inputs(position, settings.length, settings.heads, HEAD_DIM, seed=0)
+        without, weights = compute_attention(inputs)
+        ratio = compute_weight_ratio(without, weights).log2()
+        sentence, code = _draw_sentence(position, settings), write_snippet(text, settings.dims)
+        return Measured(position, inputs, compute_effect(inputs), without, weights, ratio, sentence, code)
     except Exception as error:  # the user's class may raise anything
-        return MechanismView(drawings.problem(describe_error(error)), "", "")
+        return describe_error(error)
 
 
 def describe_error(error: Exception) -> str:
@@ -84,19 +182,15 @@ def build(text: str, dims: ModelDims) -> Position:
         return expression.build(dims)
 
 
-def _draw(position: Position, settings: Settings) -> str:
-    inputs = build_plot_inputs(position, settings.length, settings.heads, HEAD_DIM, seed=0)
-    effect = compute_effect(inputs)
-    without, weights = compute_attention(inputs)
+def _draw(measured: Measured, axes: SharedAxes, settings: Settings) -> str:
+    inputs, effect, query = measured.inputs, measured.effect, measured.query
+    values, label = _quantity(measured, axes.as_change)
     head = min(settings.head, inputs.heads - 1)
-    query = inputs.length - 1 if inputs.causal else inputs.length // 2
-    distance = query - torch.arange(inputs.length).flip(0)
-    curves = drawings.head_curves(distance, effect.values[:, query].flip(-1), effect.shared)
-    which = "" if position.relative else f", for the query at {query}"
-    label = effect.label.replace("\n", " ")
+    curves = drawings.head_curves(measured.distances, values[:, query].flip(-1), effect.shared)
+    which = "" if measured.position.relative else f", for the query at {query}"
     later = torch.ones(inputs.length, inputs.length, dtype=torch.bool).triu(1)
-    shown = 0 if effect.shared else head
     name = "every head" if effect.shared else f"head {head}"
+    ratio, shared = measured.ratio, bool(torch.allclose(measured.ratio, measured.ratio[:1], atol=1e-9))
     panels = [
         drawings.line_chart(
             "Effect over distance",
@@ -105,28 +199,46 @@ def _draw(position: Position, settings: Settings) -> str:
             label,
             log_distance=settings.log_distance,
             extent="wide",
+            x_ends=axes.distance,
+            y_ends=axes.effect,
         ),
-        drawings.heatmap(f"Effect by query and key, {name}", effect.values[min(shown, len(effect.values) - 1)], label),
+        drawings.heatmap(f"Effect by query and key, {name}", _select_head(values, head), label, ends=axes.effect_map),
         drawings.heatmap(
-            "Attention without position", without.masked_fill(later, torch.nan), "attention weight", weights=True
-        ),
-        drawings.heatmap(
-            f"The same content with it, head {head}",
-            weights[head].masked_fill(later, torch.nan),
+            "Attention without position",
+            measured.without.masked_fill(later, torch.nan),
             "attention weight",
             weights=True,
         ),
-        _draw_ratio(without, weights, settings),
+        drawings.heatmap(
+            f"The same content with it, head {head}",
+            measured.weights[head].masked_fill(later, torch.nan),
+            "attention weight",
+            weights=True,
+        ),
+        drawings.line_chart(
+            "Change by distance",
+            drawings.head_curves(torch.arange(ratio.shape[1]), ratio, shared),
+            "distance to the key (tokens)",
+            "log2 of weight with / without",
+            log_distance=settings.log_distance,
+            x_ends=axes.ratio_distance,
+            y_ends=axes.ratio,
+        ),
     ]
-    return f'{_headline(position)}<div class="panels">{"".join(panels)}</div>'
+    return f'{_headline(measured.position)}<div class="panels">{"".join(panels)}</div>'
+
+
+def _select_head(values: Tensor, head: int) -> Tensor:
+    """The matrix of a head, of values that have one for each head or one for all."""
+    return values[min(head, len(values) - 1)]
 
 
 def _headline(position: Position) -> str:
     ideas = {entry.name.partition(",")[0]: (entry.idea, entry.source) for entry in reversed(catalogue.CATALOGUE)}
     parts = []
     for part in position.parts:
-        name = type(part).__name__
-        idea, source = ideas.get(name, ("your own mechanism", type(part).__module__.partition(".")[0]))
+        name, file = _name_part(part)
+        idea, source = ("your own mechanism", file) if file else ideas.get(name, ("", ""))
         parts.append(f"<li><b>{html.escape(name)}</b> {html.escape(idea)} <small>{html.escape(source)}</small></li>")
     learned = sum(parameter.numel() for parameter in position.parameters())
     acts = ", ".join(_EFFECTS[effect] for effect in _EFFECTS if effect in position.effects) or "nothing"
@@ -136,22 +248,22 @@ def _headline(position: Position) -> str:
     return f'<ul class="ideas">{"".join(parts)}</ul>{drawings.note(note)}'
 
 
+def _name_part(part: Position) -> tuple[str, str]:
+    """The name of a part's class or function, and of the file or module that it is from, empty for whence's own."""
+    source = part.fn if isinstance(part, ScoreMod) else type(part)
+    if source.__module__.split(".")[0] == "whence":
+        return type(part).__name__, ""
+    try:
+        file = Path(inspect.getfile(source)).name  # the module of a file has a name of its own making
+    except (TypeError, OSError):
+        file = source.__module__
+    return getattr(source, "__name__", type(source).__name__), file
+
+
 _EFFECTS = {
     "embed": "the input embedding", "rotate": "queries and keys", "score_scale": "scores, as a factor", "bias": "scores, as a bias",
     "content_bias": "scores, through content", "value_bias": "values", "sink": "each row, through an extra logit", "clock": "scores, through steps of the input",
 }  # fmt: skip
-
-
-def _draw_ratio(without: Tensor, weights: Tensor, settings: Settings) -> str:
-    """The change of the example pattern by distance, as a geometric mean over the queries of the second half."""
-    ratio = compute_weight_ratio(without, weights).log2()
-    distance = torch.arange(ratio.shape[1])
-    shared = bool(torch.allclose(ratio, ratio[:1], atol=1e-9))
-    curves = drawings.head_curves(distance, ratio, shared)
-    return drawings.line_chart(
-        "Change by distance", curves, "distance to the key (tokens)", "log2 of weight with / without",
-        log_distance=settings.log_distance,
-    )  # fmt: skip
 
 
 def split_words(sentence: str) -> list[str]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -19,18 +20,32 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence.explore.known_tokens import KnownTokens, join_calls, keep_cache, keep_calls
 from whence.hf import LastRow, LoadedModel, attach, capture, load, request
+from whence.hf.attach import model_dims, rotates_queries
 from whence.hf.interface import AttentionCall
 from whence.mend import CURES
 from whence.mend.cure import Cure
 from whence.mend.protocol import BUILT_IN, Intervention, load_intervention
+from whence.position import catalogue
+from whence.position.expression import build_position
 from whence.probe.probed_model import ProbedModel, tiny_random_model, token_span
 from whence.probe.tasks.task import Prompt, Span
 
 MAX_TOKENS = 512
 NEW_TOKENS = 20
 NOTHING = "nothing"
-#: cures that need a search or trained weights; typed with their settings they run too
-NEED_SETTINGS = ("scale-channel", "in2")
+#: cures that need a search or trained weights: the setting to type, why, and how
+NEED_SETTINGS = {
+    "scale-channel": (
+        "channel",
+        "it scales one channel of the hidden states",
+        "type scale-channel(channel=12), for example; whence mend MODEL --cure scale-channel searches for a channel",
+    ),
+    "in2": (
+        "adapter",
+        "it loads fine-tuned weights",
+        'type in2(adapter="FOLDER"), with the folder that whence.mend.in2_training wrote',
+    ),
+}
 SMALLEST = "tiny random model"
 FILLER = "The sky was clear and the road went on between the fields."
 
@@ -138,7 +153,18 @@ def find_change(change: str) -> Intervention | str | None:
     if change in (NOTHING, ""):
         return None
     name = change.partition("(")[0].strip()
-    return load_intervention(change, "Change") if name in BUILT_IN else change
+    if name not in BUILT_IN:
+        mechanisms = (*catalogue.SHORT_NAMES, *catalogue.__all__)
+        close = [] if name in mechanisms else get_close_matches(name, [*CURES, *mechanisms], 1)
+        if close and close[0] in CURES:
+            raise usage_error("Change", repr(change), f"the cures are {', '.join(CURES)}", f"did you mean {close[0]}?")
+        return change
+    cure = load_intervention(change, "Change")
+    if name in NEED_SETTINGS:
+        setting, rule, remedy = NEED_SETTINGS[name]
+        if cure.settings()[setting] is None:
+            raise usage_error("Change", f"{name} without {setting}", rule, remedy)
+    return cure
 
 
 def tokenize(lm: LoadedModel, prompt: Prompt) -> tuple[Tensor, int, list[Span]]:
@@ -152,12 +178,18 @@ def tokenize(lm: LoadedModel, prompt: Prompt) -> tuple[Tensor, int, list[Span]]:
     return torch.tensor([ids[:count]]), len(ids), [(start, min(end, count)) for start, end in spans if start < count]
 
 
+def has_rotary(model: Any) -> bool:
+    """Whether the config of a model has rotary embeddings."""
+    return bool(getattr(model.config.get_text_config(), "rope_parameters", None))
+
+
 @contextmanager
 def changed(lm: LoadedModel, change: str, prompt: Prompt) -> Iterator[tuple[Tensor, int]]:
     """The tokens of a prompt and the number of all its tokens, while the model is changed. It is restored afterwards.
 
     Args:
-        change: a mechanism as an expression, or a cure by name or with its settings.
+        change: a mechanism as an expression, or a cure by name or with its settings. A mechanism that rotates takes the place
+            of the model's own rotation.
     """
     found = find_change(change)
     if isinstance(found, Cure):
@@ -172,8 +204,12 @@ def changed(lm: LoadedModel, change: str, prompt: Prompt) -> Iterator[tuple[Tens
         prompt = found.rewrite(ProbedModel("explore", lm.model, lm.tokenizer), prompt)
     tokens, total, documents = tokenize(lm, prompt)
     block: Any = nullcontext()
-    if found is not None:
-        block = attach(lm.model, found) if isinstance(found, str) else found.apply(lm.model)
+    if isinstance(found, str):
+        position = build_position(found, model_dims(lm.model))
+        replaces = rotates_queries(position) and has_rotary(lm.model)
+        block = attach(lm.model, position, keep_rotary=not replaces)
+    elif found is not None:
+        block = found.apply(lm.model)
     with block, request(lm.model, documents=[documents]) if documents else nullcontext():
         yield tokens, total
 

@@ -113,7 +113,7 @@ def add_model_tab() -> None:
             )  # fmt: skip
             change = gr.Dropdown(
                 [NOTHING, "Alibi(scale=0.1)", "PowerPrior(alpha=0.05)", *ready_cures()], value=NOTHING, label="Change",
-                info="A mechanism as text, or a cure.", allow_custom_value=True, elem_id="change",
+                info="A mechanism as text, or a cure. A rotary one replaces the model's own.", allow_custom_value=True, elem_id="change",
             )  # fmt: skip
             run = gr.Button("Read the text", variant="primary", elem_id="read")
             layer = bounded_slider(0, 29, value=0, step=1, label="Layer", elem_id="layer")
@@ -137,7 +137,10 @@ def add_model_tab() -> None:
     def show(written: str, model_name: str, change: str, before: ReadText | None, *places: float) -> Iterator[Any]:
         layer, head, back = map(int, places)
         for drawn, next_tokens, done in view_text(session, before, model_name, written, change, layer, head, back):
-            sliders = [gr.skip()] * 3 if done is None else [gr.update(maximum=high) for high in slider_ends(done)]
+            sliders = [gr.skip()] * 3
+            if done is not None:
+                ends = zip(slider_ends(done), (layer, head, back), strict=True)
+                sliders = [gr.update(maximum=max(1, high), value=min(value, high)) for high, value in ends]
             state = gr.skip() if done is None else done
             yield gr.skip() if drawn is None else drawn, next_tokens, "", state, *sliders
 

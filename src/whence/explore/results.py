@@ -1,4 +1,4 @@
-"""Results in a folder: find the HTML reports that whence has written, and the records, packed or not, that have none."""
+"""Results in a folder: the HTML reports that whence has written, and those of records, packed or not, that have none."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from whence.errors import usage_error
+from whence.errors import WhenceError, usage_error
 from whence.explore import drawings
 from whence.records import RecordFolder
+from whence.report.record_page import DISCOVERY, PROFILES, render_records
 
 #: the first record of a folder and what the folder holds
 KINDS = {
@@ -21,8 +22,8 @@ KINDS = {
     "plan.json": "probe",
     "trial.json": "trial of cures",
     "bench.json": "benchmarks",
-    "discovery.json": "discovery",
-    "profiles.json": "profiles of a model",
+    DISCOVERY: "discovery",
+    PROFILES: "profiles of a model",
 }
 REPORTS = ("report.html", "comparison.html")
 MAX_DEPTH = 6
@@ -43,7 +44,7 @@ def find_reports(folder: Path) -> list[FoundReport]:
     """The reports below a folder, and then the folders of records that have no report, each in order of path."""
     if not folder.is_dir():
         raise usage_error(
-            "--results", str(folder), "it must be an existing folder", "pass the folder that holds results"
+            "Folder", str(folder), "it must be an existing folder", "type the path of one that holds results"
         )
     found: list[FoundReport] = []
     for path, names in _walk(folder):
@@ -63,34 +64,39 @@ def label_report(report: FoundReport, folder: Path) -> str:
     """The name of a report in the list."""
     where = report.path.parent if report.has_report else report.path
     place = where.relative_to(folder).as_posix() if where != folder else folder.name
-    return (
-        f"{report.title} ({report.kind}, {place})" if report.has_report else f"{place} ({report.kind}, no report yet)"
-    )
+    return f"{report.title} ({report.kind}, {place})" if report.has_report else f"{place} ({report.kind}, from records)"
 
 
 def show_report(report: FoundReport) -> str:
-    """The report in a frame of its own, or the command that writes it. The frame cannot reach the page around it."""
-    if not report.has_report:
-        return _describe_records(report)
-    text = report.path.read_text("utf-8", errors="replace")
+    """The report in a frame of its own, drawn from the records where there is none. The frame cannot reach the page around it."""
+    if report.has_report:
+        return _show_page(report.path.read_text("utf-8", errors="replace"), report) + drawings.note(str(report.path))
+    try:
+        return _show_page(render_records(report.path), report) + _describe_records(report)
+    except Exception as error:  # records of another version, or of another program with the same file names
+        reason = f"these are no records of this version of whence ({type(error).__name__}: {error})"
+        words = str(error) if isinstance(error, WhenceError) else f"{reason}; run the command that made them again."
+        return drawings.problem(f"No report can be drawn from {report.path}: {words}")
+
+
+def _show_page(text: str, report: FoundReport) -> str:
     if len(text) > MAX_CHARS:
         return drawings.note(f"This report is too large to show here. Open {report.path} in the browser.")
     return (
         f'<iframe class="report" sandbox="allow-scripts" title="{html.escape(report.title)}" '
-        f'srcdoc="{html.escape(text)}"></iframe>{drawings.note(str(report.path))}'
+        f'srcdoc="{html.escape(text)}"></iframe>'
     )
 
 
 def _describe_records(report: FoundReport) -> str:
-    """Facts of records that have no report, and the command that writes it."""
+    """Where a drawn report is from: the number of records, the command that made them, and the one that writes the report."""
     folder = RecordFolder(report.path)
     names = folder.names()
-    first = folder.read(next(name for name in KINDS if name in names))
-    command = first.get("command")
-    facts = drawings.tiles(("kind", report.kind), ("records", str(len(names))))
-    lines = [f"Made by: {command}"] if isinstance(command, str) else []
-    lines.append(f"There is no report yet. Write it with: whence report {shlex.quote(str(report.path))}")
-    return facts + "".join(map(drawings.note, lines))
+    command = folder.read(next(name for name in KINDS if name in names)).get("command")
+    lines = [f"Drawn from {len(names)} records in {report.path}."]
+    lines += [f"Made by: {command}"] if isinstance(command, str) else []
+    lines.append(f"Write this report to a file: whence report {shlex.quote(str(report.path))}")
+    return "".join(map(drawings.note, lines))
 
 
 def _find_kind(names: Collection[str]) -> str:

@@ -265,7 +265,7 @@ def _find_rotation(
             "omit keep_rotary",
         )
     rotating = [] if not keep_rotary else sorted({*attachment.rotary_layers, *internal})
-    twice = [layer for layer in rotating if _rotates(attachment.positions[layer])]
+    twice = [layer for layer in rotating if rotates_queries(attachment.positions[layer])]
     if twice:
         raise usage_error(
             subject,
@@ -275,6 +275,6 @@ def _find_rotation(
         )
 
 
-def _rotates(position: Position) -> bool:
+def rotates_queries(position: Position) -> bool:
     """Whether a part rotates queries and keys. A part that only scales them may be added to the model's rotation."""
     return any(("rotate" in part.effects and part.rotates) or isinstance(part, RegionRotary) for part in position.parts)

@@ -121,7 +121,7 @@ class ScaleChannel(Cure):
                 "ScaleChannel(channel=...)",
                 str(channel),
                 f"the model has the channels 0 to {channels - 1}",
-                "pass one of them, or choose one with search(lm, prompts)",
+                "pass one of them",
             )
         layers = default_layers(number_of_layers(model)) if self.layers is None else self.layers
         return dict.fromkeys(layers, ChannelScaling(channel, self.scale))

@@ -61,6 +61,7 @@ class Effect:
 
     values: Tensor
     label: str
+    neutral: float = 0.0  # the value that changes nothing
 
     @property
     def shared(self) -> bool:
@@ -141,7 +142,8 @@ def compute_effect(inputs: PlotInputs) -> Effect:
     else:
         values, label = score_scale + bias, "logit of a score of 1"
     values = values[:, 0]
-    return Effect(values.masked_fill(~(layout.visible()[:, 0] & values.isfinite()), torch.nan), label)
+    neutral = 0.0 if score_scale is None or label.startswith("change") else 1.0
+    return Effect(values.masked_fill(~(layout.visible()[:, 0] & values.isfinite()), torch.nan), label, neutral)
 
 
 def _compute_logits(inputs: PlotInputs, layout: Layout, score_scale: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -196,7 +198,7 @@ class SinkEffect:
         length = self.share.shape[1]
         later = torch.ones(length, length, dtype=torch.bool).triu(1)
         shares = (1 - self.share)[:, :, None].expand(-1, -1, length)
-        return Effect(shares.masked_fill(later, torch.nan), "factor on the weight")
+        return Effect(shares.masked_fill(later, torch.nan), "factor on the weight", 1.0)
 
 
 def compute_sink(inputs: PlotInputs) -> SinkEffect:

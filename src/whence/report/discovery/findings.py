@@ -1,0 +1,51 @@
+"""What the page of a discovery shows, from its record and the studies that compare its mechanism."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from whence import records
+from whence.report.record_page import DISCOVERY
+
+
+def find_comparisons(place: Path) -> list[Path]:
+    """The folders of the studies that judge the mechanism of a discovery: the trained length first, then the longest."""
+    from whence.discover.discovery import MECHANISM
+    from whence.discover.studies import DISCOVERED
+    from whence.lab.results import load_study
+
+    own = f"{place.name}/{MECHANISM}:"
+    found = []
+    for folder in records.find_folders(place.resolve().parent, "study.json"):
+        study = load_study(folder)
+        if study.decision.baseline == DISCOVERED and any(own in arm.position for arm in study.arms):
+            found.append((len(study.name), folder))
+    return [folder for _, folder in sorted(found)]
+
+
+def collect_discovery(place: Path, folders: Sequence[Path]) -> dict[str, Any]:
+    """The findings of a discovery and of the studies in ``folders``, for ``whence.report.discovery.page``."""
+    from whence.discover.discovery import MECHANISM
+    from whence.lab.results import collect_findings
+    from whence.lab.study import Study
+    from whence.lab.study_labels import label_task
+
+    record = records.read(place / DISCOVERY)
+    study = Study.from_spec(record["spec"])
+    title = f"The position that {label_task(study.task, study.task_settings)} teaches"
+    command = record["command"] or "whence discover"
+    if folders:
+        findings = collect_findings(list(folders), title, command)
+    else:
+        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+        findings = {
+            "title": title,
+            "command": command,
+            "when": when,
+            "studies": [],
+            "environment": record["environment"],
+        }
+    return findings | {"record": record, "mechanism": str(place / MECHANISM)}
