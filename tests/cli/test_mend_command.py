@@ -76,7 +76,7 @@ def test_a_spent_budget_gives_a_page_or_says_why(mend_quick, tmp_path):
         (("--items", "3"), ("--items", "3 items", "4 or more")),
         (("--budget", "soon"), ("--budget", "'soon'", "20m")),
         (("--budget", "0s"), ("--budget", "'0s'", "above 0")),
-        (("--score", "loudness"), ("loudness", "likelihood, generation")),
+        (("--score", "loudness"), ("whence mend --score", "loudness", "likelihood, generation")),
         (("--task", "key-vale"), ("whence mend --task", "did you mean key-value?")),
     ],
 )

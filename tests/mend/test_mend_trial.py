@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from whence import WhenceError, hf, records
+from whence.cli.mend import save_recipe
 from whence.cli.mend_report import print_trial
 from whence.mend import AttentionTemperature, LogN
 from whence.mend import trial as trials
@@ -238,7 +239,19 @@ def test_resume_measures_nothing_twice(done, monkeypatch):
     assert all(from_disk for *_, from_disk in progress) and progress[-1][0] == progress[-1][1] == len(progress)
 
 
-def test_a_stopped_trial_names_what_is_missing_and_resumes(tmp_path):
+def check_what_the_time_did_not_reach(folder, capsys):
+    """A cure that was not begun is missing in the report, which is about the untouched model alone."""
+    findings = collect_trial(folder)
+    assert findings["missing"][1:] == [f"log-n(trained={size}) (nothing is complete)" for size in (16, 17)]
+    assert "log-n(trained=17)" in page(findings) and "first 0 cures" not in page(findings)
+    for name, words in ((None, "no cure has been measured yet"), ("log-n", "log-n has no verdict yet; run the same")):
+        assert save_recipe(folder, findings, None, [], name) is None
+        assert f"no recipe: {words}" in capsys.readouterr().out
+    refused = {**findings, "unavailable": [{"name": "pine", "display_name": "pine"}]}
+    assert save_recipe(folder, refused, None, [], "pine") is None and "pine cannot be" in capsys.readouterr().out
+
+
+def test_a_stopped_trial_names_what_is_missing_and_resumes(tmp_path, capsys):
     trial = small_trial(tmp_path)
 
     def stop(count, total, description, from_disk):
@@ -253,6 +266,7 @@ def test_a_stopped_trial_names_what_is_missing_and_resumes(tmp_path):
     assert "Not measured yet" in render_records(trial.folder)
     with pytest.raises(InterruptedError, match="trained=16"):  # two settings of one cure are told apart meanwhile too
         small_trial(tmp_path / "two").run([LogN(trained=16), LogN(trained=17)], stop)
+    check_what_the_time_did_not_reach(small_trial(tmp_path / "two").folder, capsys)
 
 
 def test_records_of_other_settings_are_refused(done, tmp_path):

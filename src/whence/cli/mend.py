@@ -250,12 +250,19 @@ def save_recipe(
     from whence.report.mend.sentences import best_cure
 
     chosen = best_cure(findings)
+    reason = "no cure is better than the untouched model; --recipe CURE writes one with its verdict"
     if name is not None:
         chosen = find_cure(name, findings["cures"], {label_cure(cure) for cure in cures})
-        if chosen is None:
+        if any(name in (one["name"], one["display_name"]) for one in findings["unavailable"]):
+            reason = f"{name} cannot be applied"
+        elif findings["missing"]:
+            reason = f"{name} has no verdict yet; run the same command to resume"
+        elif chosen is None:
             raise unknown_recipe(name, [one["display_name"] for one in findings["cures"]])
+    elif not findings["cures"]:
+        reason = "no cure has been measured yet"
     if chosen is None:
-        print("no recipe: no cure is better than the untouched model; --recipe CURE writes one with its verdict")
+        print(f"no recipe: {reason}")
         print_earlier_recipe(folder)
         return None
     cure = rebuild_cure(chosen, cures)

@@ -31,6 +31,7 @@ from whence.probe.tasks.task import is_correct
 UNTOUCHED = "untouched"
 PLAN = "trial.json"
 CURE, TEXTS, ANSWERS = "cure", "texts", "answers"  # kinds of records
+PENDING = "pending"  # in the record of a cure whose settings are not chosen yet
 
 
 class Refusal(Exception):
@@ -162,8 +163,11 @@ class Trial:
                 "name another cure, or leave --cure out to try all",
             )
         for cure, reason in zip(cures, reasons, strict=True):
+            path = self.folder / cure_file(label_cure(cure))
             if reason is not None:
-                self._write(self.folder / cure_file(label_cure(cure)), {**about_cure(cure), "unavailable": reason})
+                self._write(path, {**about_cure(cure), "unavailable": reason})
+            elif not records.exists(path):  # a report names the cures that the time did not reach
+                self._write(path, {**about_cure(cure), PENDING: True})
         applicable = [cure for cure, reason in zip(cures, reasons, strict=True) if reason is None]
         parts_of_cures = sum(map(len, self.rounds)) + 2
         of_untouched = len(self.searching) + len(self.best_slot_parts) + sum(map(len, self.rounds)) + 1
@@ -221,7 +225,7 @@ class Trial:
         """Choose the settings of a cure, or take those of its record, and measure its costs."""
         path = self.folder / cure_file(label)
         description = f"{self._names[label]}, settings and cost"
-        if records.exists(path) and "unavailable" not in records.read(path):  # otherwise it may be possible now
+        if records.exists(path) and "chosen" in records.read(path):  # what was refused may be possible now
             record = self._require(path, label)
             chosen[label] = with_settings(cure, record["chosen"]["settings"])
             return description, True

@@ -71,9 +71,9 @@ class TrialPlan:
 
     def __post_init__(self) -> None:
         if self.score not in SCORES:
-            raise usage_error("TrialPlan(score=...)", repr(self.score), f"they are {', '.join(SCORES)}", "choose one")
+            raise usage_error("whence mend --score", repr(self.score), f"they are {', '.join(SCORES)}", "choose one")
         if self.dtype not in DTYPES:
-            raise usage_error("TrialPlan(dtype=...)", repr(self.dtype), f"they are {', '.join(DTYPES)}", "choose one")
+            raise usage_error("whence mend --dtype", repr(self.dtype), f"they are {', '.join(DTYPES)}", "choose one")
         if not self.tasks or len({one.label for one in self.tasks}) < len(self.tasks):
             raise usage_error(
                 "TrialPlan(tasks=...)",

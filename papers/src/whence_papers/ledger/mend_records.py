@@ -80,7 +80,8 @@ def load_pairs(
         about = [one for one in every if one["kind"] == CURE and one["cure"]["name"] == cure]
         refused = next((one["unavailable"] for one in about if "unavailable" in one), refused)
         answers = [one for one in every if one["kind"] == ANSWERS]
-        for one in _choose_settings(cure, [one for one in about if "unavailable" not in one]):
+        measured = [one for one in about if "unavailable" not in one and PENDING not in one]
+        for one in _choose_settings(cure, measured):
             judged, _ = select_rounds(plan, content["tasks"], answers, [UNTOUCHED, one["label"]])
             if not {UNTOUCHED, one["label"]} <= judged.keys():
                 continue

@@ -54,10 +54,10 @@ def _curves(findings: dict[str, Any]) -> str:
         + "</div>"
         for cure in findings["cures"]
     )
-    which = (
-        f"Shown are the untouched model, which is the model without a cure, and the first {len(shown)} cures of the table below. "
-        "The gold is the text with the answer; its slot is its place among the texts of the prompt."
+    first = {0: "", 1: " and the first cure of the table below"}.get(
+        len(shown), f" and the first {len(shown)} cures of the table below"
     )
+    which = f"The curves are of the untouched model, which is the model without a cure{',' if first else ''}{first}. The gold is the text with the answer; its slot is its place among the texts of the prompt."
     random = "random" in findings["model"]
     return (
         '<section class="verdict" aria-labelledby="curves"><h2 id="curves">Does a cure help?</h2>'
