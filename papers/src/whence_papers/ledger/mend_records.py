@@ -19,7 +19,7 @@ from torch import Tensor
 from whence.mend.catalogue import CURES
 from whence.mend.judgement import ByTask, Record, load_trial, select_rounds
 from whence.mend.published import STATISTICS
-from whence.mend.trial import ANSWERS, CURE, PLAN, UNTOUCHED
+from whence.mend.trial import ANSWERS, CURE, PENDING, PLAN, UNTOUCHED
 from whence.probe.curves import LEVEL, bootstrap_means, by_item
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.study_records import Reader
