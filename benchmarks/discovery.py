@@ -28,6 +28,7 @@ import numpy as np
 
 from whence import records
 from whence.discover import Curves, name_formula
+from whence.discover.curves import SHARED
 from whence.discover.fitting import Problem, list_candidates
 from whence.position.free_table import table_knots
 
@@ -111,12 +112,17 @@ def draw_curves(case: Case, protocol: dict[str, Any], name: str, run: int) -> Cu
 
 def run_case(case: Case, protocol: dict[str, Any], level: str, run: int, pairs: bool = True) -> dict[str, Any]:
     """One run: what was named, and whether the formula was recovered."""
-    named = name_formula(draw_curves(case, protocol, level, run), pairs=pairs)
+    return describe_run(case, draw_curves(case, protocol, level, run), protocol["largest_error"], run, pairs)
+
+
+def describe_run(case: Case, curves: Curves, largest_error: float, run: int, pairs: bool = True) -> dict[str, Any]:
+    """The name of curves, and whether it is the planted one with every parameter within an error."""
+    named = name_formula(curves, pairs=pairs)
     found = named.fit.values
     errors = {
         name: abs(found[name] / value - 1) for name, value in case.parameters.items() if named.name == case.family
     }
-    recovered = named.name == case.family and all(error <= protocol["largest_error"] for error in errors.values())
+    recovered = named.name == case.family and all(error <= largest_error for error in errors.values())
     ranking = [
         {"name": one.fit.name, "bits": round(one.bits, 2), "held_out": round(one.held_out, 4)}
         for one in named.ranking[:3]
@@ -161,7 +167,10 @@ def separation(case: Case, protocol: dict[str, Any], name: str, seeds: int) -> f
     # three seeds around the exact curve: their mean is the curve, and their spread and correlation are replaced by the known ones
     curves = Curves(d, case.curve(d) + np.array([-1e-3, 0.0, 1e-3])[:, None] * np.cos(d), case.hook)
     unit = 1.0 if case.hook == "bias" else float(case.curve(d).mean())
-    variance = np.full((1, len(d)), (noise_of(case, level, d) / unit) ** 2 * curves.seeds / seeds)
+    noise = (noise_of(case, level, d) / unit) ** 2 / seeds
+    # the error that seeds share is no noise: it is taken out of the standard error again
+    shared = (SHARED * np.ptp(curves.mean)) ** 2
+    variance = np.full((1, len(d)), curves.seeds * (noise - shared))
     for field, value in (("variance", variance), ("correlation", level["correlation"])):
         object.__setattr__(curves, field, value)
     problem = Problem(curves, [0])

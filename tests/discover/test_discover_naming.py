@@ -126,6 +126,27 @@ def test_a_sum_does_not_displace_the_shape_that_it_contains() -> None:
     assert name_formula(draw(curve, hook, noise=0.002)).name == "exponential with floor"
 
 
+def test_held_out_knots_see_an_alternation() -> None:
+    """Every other knot would show it as a constant, which softmax cannot see."""
+    named = name_formula(draw(lambda d: (-1.0) ** np.arange(len(d)), noise=0.05), pairs=False)
+    (null,) = (one for one in named.ranking if one.fit.name == NO_EFFECT)
+    assert null.held_out > 20
+
+
+def test_no_formula_is_high_between_two_distances() -> None:
+    """A narrow bump in log distance could reach any height between 0 and 1."""
+    curves = draw(lambda d: 0.2 * (d == 0) + 0.5 * (d == 1), noise=0.02)
+    bump = next(shape for shape in SHAPES if shape.name == "bump in log distance")
+    fit = Problem(curves, [0]).fit(Candidate((bump,)))
+    assert np.ptp(fit.evaluate(np.linspace(0, 3, 61))) < 2 * np.ptp(curves.mean)
+
+
+def test_a_small_error_that_seeds_share_adds_no_term() -> None:
+    hook, curve, _ = PLANTED["exponential with floor"]
+    learned = draw(lambda d: curve(d) - 0.002 / (1 + d), hook, noise=0.0005)
+    assert name_formula(learned).name == "exponential with floor"
+
+
 def test_every_family_has_few_parameters() -> None:
     singles = [candidate for candidate in list_candidates("bias") if len(candidate.shapes) == 1]
     assert len(singles) >= 20 and all(1 <= len(c.parameters) + c.terms <= 3 for c in singles)

@@ -116,7 +116,8 @@ def name_curves(
 
 
 def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None) -> dict[str, Any]:
-    fine = np.geomspace(1, 1 + curves.distances[-1], FINE) - 1
+    # with the learned distances themselves, where a short period would fall between the points
+    fine = np.union1d(np.geomspace(1, 1 + curves.distances[-1], FINE) - 1, curves.distances)
     strongest = max(kind.heads, key=lambda head: float(np.ptp(curves.mean[head])))
     row = kind.heads.index(strongest)
     shown = {

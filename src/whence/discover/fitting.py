@@ -77,6 +77,11 @@ class Candidate:
         points = list(itertools.product(*axes))  # one, without parameters
         return np.array(points, float).reshape(len(points), len(axes))
 
+    def lowest(self, d: Array) -> Array:
+        """The smallest parameters that the refinement may choose."""
+        usual = [(shape, [axis.min() / math.e for axis in shape.grid(d)]) for shape in self.shapes]
+        return np.array([value for shape, values in usual for value in shape.lowest or values], float)
+
     @property
     def free(self) -> Array:
         """Which parameters the refinement may change."""
@@ -239,7 +244,7 @@ class Problem:
         if not free.any():
             return self.finish(candidate, start)
         grid = candidate.grid(self.range)[:, free]
-        low, high = np.log(grid.min(0)) - 1.0, np.log(grid.max(0)) + 1.0
+        low, high = np.log(candidate.lowest(self.range)[free]), np.log(grid.max(0)) + 1.0
 
         def insert(logs: Array) -> Array:
             parameters = start.copy()

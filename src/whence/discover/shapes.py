@@ -1,7 +1,7 @@
 """The shapes over distance that formulas are made of: about twenty, each with zero to two parameters.
 
-A shape has no amplitude and no offset; ``whence.discover.candidates`` adds them. Each shape has a search grid for its
-parameters and its torch expression, for the mechanism that ``write_mechanism`` writes.
+A shape has no amplitude and no offset; ``whence.discover.fitting`` adds them. Each shape has a search grid for its
+parameters and its torch expression, for the mechanism that ``format_mechanism`` writes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ class Shape:
     grid: Callable[[Array], tuple[Array, ...]] = lambda d: ()
     exact: bool = False
     decays: bool = False  # 1 at distance 0 and 0 far away: a factor of this shape needs no floor
+    lowest: tuple[
+        float, ...
+    ] = ()  # of the parameters, so that no shape is high between two distances alone; usually a share of the grid
 
 
 def _lengths(d: Array) -> Array:
@@ -91,7 +94,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("bump in log distance", "exp(-(log((1 + d)/(1 + {centre}))/{width})^2)",
           ("torch.exp(-((torch.log((1 + d) / (1 + {centre})) / {width}) ** 2))",),
           lambda d, centre, width: (np.exp(-((np.log((1 + d) / (1 + centre)) / width) ** 2)),),
-          ("centre", "width"), lambda d: (_centres(d), np.geomspace(0.2, 4, 12))),
+          ("centre", "width"), lambda d: (_centres(d), np.geomspace(0.2, 4, 12)), lowest=(1.0, 0.2)),
     Shape("window", "[d < {edge}]", ("(d < {edge}).to(d.dtype)",), lambda d, edge: ((d < edge).astype(float),),
           ("edge",), lambda d: (_edges(d),), exact=True, decays=True),
     Shape("soft window", "1/(1 + exp((d - {edge})/{s}))", ("torch.sigmoid(({edge} - d) / {s})",),

@@ -11,13 +11,13 @@ from whence.report.comparison.page import claims_section
 from whence.report.comparison.units import choose_units
 from whence.report.comparison.verdicts import verdict_section
 from whence.report.discovery.charts import head_chart
-from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness
+from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness, label_head
 from whence.report.formatting import format_number
 from whence.report.html_page import provenance_section, render_page
 from whence.report.probe.tables import table
 
 STYLE = """.band { fill: var(--c); opacity: .16; } .small-multiples { display: grid; gap: .8rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
-.formula { overflow-wrap: anywhere; }"""
+.formula { overflow-wrap: anywhere; } .ranking { min-width: 0; } .ranking td:first-child { white-space: normal; }"""
 HOOKS = {"bias": "Added to the score", "scale": "Multiplied with the score"}
 
 
@@ -62,10 +62,10 @@ def _hook(hook: str, curves: dict[str, Any], record: dict[str, Any]) -> str:
 def _kind(hook: str, curves: dict[str, Any], kind: dict[str, Any], record: dict[str, Any]) -> str:
     heads = record["heads"] if record["layers"] > 1 else None
     chart = head_chart(
-        hook, curves, kind, kind["strongest"], f"{hook}, {_label(kind['strongest'], heads)}", challenger=True
+        hook, curves, kind, kind["strongest"], f"{hook}, {label_head(kind['strongest'], heads)}", challenger=True
     )
     others = "".join(
-        f'<figure class="figure">{head_chart(hook, curves, kind, head, f"{hook}, {_label(head, heads)}", small=True)}</figure>'
+        f'<figure class="figure">{head_chart(hook, curves, kind, head, f"{hook}, {label_head(head, heads)}", small=True)}</figure>'
         for head in kind["heads"]
         if head != kind["strongest"]
     )
@@ -77,12 +77,8 @@ def _kind(hook: str, curves: dict[str, Any], kind: dict[str, Any], record: dict[
     return (
         f"<h3>{html.escape(kind['name'].capitalize())}</h3><p>{html.escape(kind['label'].capitalize())}.</p>"
         f'<div class="figures"><figure class="figure">{chart}<figcaption class="formula">{html.escape(kind["formula"])}</figcaption></figure>'
-        f"<div>{_ranking(kind)}{_challenger(kind)}</div></div>{more}"
+        f'<div class="ranking">{_ranking(kind)}{_challenger(kind)}</div></div>{more}'
     )
-
-
-def _label(head: int, heads: int | None) -> str:
-    return f"head {head}" if heads is None else f"layer {head // heads}, head {head % heads}"
 
 
 def _ranking(kind: dict[str, Any]) -> str:

@@ -10,9 +10,9 @@ from whence.report.formatting import format_number
 def answer(record: dict[str, Any]) -> list[str]:
     """One sentence for each kind of head.
 
-    >>> kind = {"label": "heads 0, 1", "name": "linear", "formula": "bias = -0.1 * d"}
-    >>> answer({"hooks": {"bias": {"kinds": [kind]}}})
-    ['Heads 0, 1: linear, bias = -0.1 * d.']
+    >>> kind = {"label": "heads 0, 1", "name": "linear", "formula": "bias = -0.1 * d", "heads": [0, 1], "strongest": 1}
+    >>> answer({"hooks": {"bias": {"kinds": [kind]}}, "heads": 2, "layers": 1})
+    ['Heads 0, 1: linear, bias = -0.1 * d in head 1.']
     """
     lines = []
     for hook, curves in record["hooks"].items():
@@ -21,8 +21,15 @@ def answer(record: dict[str, Any]) -> list[str]:
             if kind["name"] == "no effect":
                 lines.append(f"{label}: no effect of the {hook}.")
             else:
-                lines.append(f"{label}: {kind['name']}, {kind['formula']}.")
+                head = label_head(kind["strongest"], record["heads"] if record["layers"] > 1 else None)
+                where = f" in {head}" if len(kind["heads"]) > 1 else ""  # amplitudes are those of each head
+                lines.append(f"{label}: {kind['name']}, {kind['formula']}{where}.")
     return lines
+
+
+def label_head(head: int, heads: int | None) -> str:
+    """A head in words. ``heads`` is the number in a layer, if they are numbered through several layers."""
+    return f"head {head}" if heads is None else f"layer {head // heads}, head {head % heads}"
 
 
 def describe_smoothness(record: dict[str, Any]) -> str:
