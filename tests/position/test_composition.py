@@ -5,7 +5,7 @@ import torch
 
 from whence.errors import WhenceError
 from whence.position.alibi import Alibi
-from whence.position.base import Position, Rows, Sum, join_sinks
+from whence.position.base import Position, Rows
 from whence.position.cope import Cope
 from whence.position.epar import Epar
 from whence.position.no_position import NoPosition
@@ -13,6 +13,7 @@ from whence.position.power_prior import PowerPrior
 from whence.position.rotary import Rotary
 from whence.position.sink import Sink
 from whence.position.stable_mask import StableMask
+from whence.position.sum import Sum, join_sinks
 
 
 class Affine(Position):

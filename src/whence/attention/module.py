@@ -18,9 +18,10 @@ from whence.attention.keywords import CONSTRUCTOR, FORWARD, explain_keywords
 from whence.attention.layout import resolve_key_mask
 from whence.attention.token_positions import count_tokens
 from whence.errors import usage_error
-from whence.position.base import Position, Sum, require_position
+from whence.position.base import Position, require_position
 from whence.position.evaluate import evaluate_clock
 from whence.position.no_position import NoPosition
+from whence.position.sum import Sum
 from whence.validation import (
     MAX_HEADS,
     require_choice,

@@ -27,8 +27,9 @@ from whence import position as mechanisms
 from whence.errors import WhenceError, usage_error
 from whence.hf.integrations import active_position, warn_if_adapter_omits_positions
 from whence.hf.interface import KEY
-from whence.position.base import Position, Sum
+from whence.position.base import Position
 from whence.position.rotary_scaling import Scaling
+from whence.position.sum import Sum
 
 Description = dict[str, Any]
 FORMAT = 2

@@ -23,8 +23,9 @@ from whence.lab.study import Run
 from whence.lab.study_folder import checkpoint_path, find_record_problem, weights_path
 from whence.lab.study_labels import label_study
 from whence.lab.study_task import build_model, load_task
-from whence.position.base import Position, Sum
+from whence.position.base import Position
 from whence.position.parameter import format_setting
+from whence.position.sum import Sum
 
 
 class DeadlineReached(Exception):

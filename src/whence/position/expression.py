@@ -32,8 +32,9 @@ from whence import plugins
 from whence.errors import WhenceError, usage_error
 from whence.plugin_sources import hash_source_file
 from whence.position import catalogue
-from whence.position.base import Position, Sum
+from whence.position.base import Position
 from whence.position.score_mod import from_score_mod
+from whence.position.sum import Sum
 from whence.validation import format_value
 
 #: tables of positions reach this many times the training context, for tests of length extrapolation
