@@ -1,6 +1,7 @@
 """Edits of attention: each hook does what it says, alone and together, and the engine itself changes nothing."""
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "mend"))
 import cure_checks as checks
 
-from whence import Rotary, WhenceError, hf
+from whence import Rotary, WhenceError, hf, mend
+from whence.hf.requests import REQUEST
 
 
 class Applied:
@@ -74,6 +76,39 @@ def test_edits_follow_caches_padding_and_beams(family, name):
         assert "does not rotate" in refusal(cure, family)
     else:
         checks.check_cure(cure, family, identity=identity, beams=True)
+
+
+def test_threads_take_turns_and_have_their_own_requests():
+    """As in a server: each thread states the documents of its prompt. A thread that streams uses those of its block."""
+    model, ids = checks.model_of("llama"), checks.tokens(2, checks.LENGTH)
+    prompts, spans, texts = (ids[:1, :12], ids[1:]), ([[(1, 4), (4, 9)]], [checks.DOCUMENTS]), {}
+
+    def answer(name, index, **options):
+        texts[name] = model.generate(prompts[index], **checks.GREEDY, **options)
+
+    def request_and_answer(name, index):
+        with hf.request(model, documents=spans[index]):
+            answer(name, index)
+
+    def start_other(tokens, scores):
+        if not other.ident:
+            other.start()
+            other.join(0.1)
+            assert other.is_alive()  # it waits
+        return scores
+
+    with mend.ParallelWindows().apply(model), hf.intervene(model, ScaledInput()):
+        for index in (0, 1):
+            request_and_answer(f"alone {index}", index)
+        other = threading.Thread(target=request_and_answer, args=("other", 1))
+        with hf.request(model, documents=spans[0]):
+            answer("first", 0, logits_processor=[start_other])
+            other.join()
+            streaming = threading.Thread(target=answer, args=("streamed", 0))
+            streaming.start()
+            streaming.join()
+    assert torch.equal(texts["first"], texts["alone 0"]) and torch.equal(texts["streamed"], texts["alone 0"])
+    assert torch.equal(texts["other"], texts["alone 1"]) and REQUEST not in model.__dict__
 
 
 def refusal(cure, family):

@@ -7,8 +7,9 @@ their input and their cache; ``generate``, which knows where the prompt ends; an
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -247,7 +248,8 @@ def _replace_forward(module: nn.Module, editor: LayerEditor, undo: ExitStack) ->
 
 
 def _wrap_generate(model: Any) -> Callable[..., Any]:
-    original = model.generate
+    """``generate`` that states where the prompt ends. Edits keep state while it runs, so threads take turns."""
+    original, turn = model.generate, threading.RLock()
 
     def generate(*args: Any, **kwargs: Any) -> Any:
         given = [
@@ -255,9 +257,7 @@ def _wrap_generate(model: Any) -> Callable[..., Any]:
             for value in (*args, *map(kwargs.get, ("inputs", "input_ids", "inputs_embeds")))
             if isinstance(value, Tensor)
         ]
-        if not given:
-            return original(*args, **kwargs)
-        with generating(model, given[0].shape[1]):
+        with turn, generating(model, given[0].shape[1]) if given else nullcontext():
             return original(*args, **kwargs)
 
     return generate

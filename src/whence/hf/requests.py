@@ -2,10 +2,14 @@
 
 Spans count the tokens of a sequence from its first real token, so padding on either side does not change them. A batch
 with several rows for each prompt, as in beam search, uses the state of a prompt for all its rows.
+
+Each thread of a server has its own requests. A thread that states none, such as one that a block starts to stream the text
+of ``generate``, uses the last one that is stated.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,7 +21,8 @@ from torch import Tensor
 from whence.errors import usage_error
 from whence.hf.integrations import unwrap_peft
 
-REQUEST = "_whence_request"  # the attribute of a model with the current request
+REQUEST = "_whence_request"  # the attribute of a model with the requests of the enclosing blocks, each with its thread
+_CHANGES = threading.Lock()  # of that attribute
 
 Span = tuple[int, int]
 
@@ -99,20 +104,25 @@ def request(
 def set_request(model: Any, new: Request) -> Iterator[Request]:
     """Make a request the current one inside the block."""
     model = unwrap_peft(model)
-    before = model.__dict__.get(REQUEST)
-    model.__dict__[REQUEST] = new
+    entry = (threading.get_ident(), new)
+    with _CHANGES:
+        model.__dict__[REQUEST] = (*model.__dict__.get(REQUEST, ()), entry)
     try:
         yield new
     finally:
-        if before is None:
-            del model.__dict__[REQUEST]
-        else:
-            model.__dict__[REQUEST] = before
+        with _CHANGES:
+            others = tuple(one for one in model.__dict__[REQUEST] if one is not entry)
+            if others:
+                model.__dict__[REQUEST] = others
+            else:
+                del model.__dict__[REQUEST]
 
 
 def current_request(model: Any) -> Request:
-    """The request of the enclosing block; an empty one outside any block."""
-    return model.__dict__.get(REQUEST) or Request()
+    """The request of the enclosing block of this thread; else the last one of another thread, or an empty one."""
+    stated: tuple[tuple[int, Request], ...] = model.__dict__.get(REQUEST, ())
+    own = [one for thread, one in stated if thread == threading.get_ident()]
+    return (own or [one for _, one in stated] or [Request()])[-1]
 
 
 @contextmanager
