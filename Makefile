@@ -11,7 +11,7 @@ ifneq ($(wildcard ../shared/data),)
 export WHENCE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: help setup test lint unit mutants installed demo smollm2 docs site bench gpu-test gpu-bench clean
+.PHONY: help setup test lint unit mutants installed demo smollm2 docs site bench gpu-test gpu-sanitize gpu-bench clean
 
 help:
 	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about 3 minutes on two cores)"
@@ -22,7 +22,8 @@ help:
 	@echo "make docs    write the generated tables, pages and pictures of docs/ and papers/README.md again, and the gallery, then make site"
 	@echo "make site    build the documentation as a site, build/site/index.html; a dead link is an error"
 	@echo "make bench   measure time and memory on this CPU (about fifteen minutes; leave the machine alone)"
-	@echo "make gpu-test   the fused kernels' tests on an NVIDIA GPU, and a memory check of a small case"
+	@echo "make gpu-test   all tests marked gpu, on an NVIDIA GPU"
+	@echo "make gpu-sanitize  compute-sanitizer on a small case of every fused kernel"
 	@echo "make gpu-bench  measure them"
 
 setup: $(READY)
@@ -83,13 +84,18 @@ GPU_PYTHON ?= python3
 GPU_JOBS ?= 12
 SANITIZER ?= compute-sanitizer
 
-gpu-test: export PYTHONPATH := src
+gpu-test: export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu-test:
-	$(GPU_PYTHON) benchmarks/gpu_tests.py --jobs $(GPU_JOBS) --sanitizer $(SANITIZER)
+	$(GPU_PYTHON) benchmarks/gpu_tests.py --parts tests --jobs $(GPU_JOBS)
 
-gpu-bench: export PYTHONPATH := src
+gpu-sanitize: export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
+gpu-sanitize:
+	$(GPU_PYTHON) benchmarks/gpu_tests.py --parts sanitizer --sanitizer $(SANITIZER)
+
+gpu-bench: export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu-bench:
 	$(GPU_PYTHON) benchmarks/gpu.py
+	$(GPU_PYTHON) benchmarks/gpu.py --rows all
 	$(GPU_PYTHON) benchmarks/train_step.py
 
 clean:

@@ -2,6 +2,8 @@
 
     python benchmarks/gpu.py                       # minutes on an H200; writes benchmarks/records/gpu.json
     python benchmarks/gpu.py --shapes 4,16,16,4096,64 --variants flash epar
+    python benchmarks/gpu.py --rows rotary dims    # rows of gpu_rows.py: other head dimensions, lengths and models
+    python benchmarks/gpu.py --rows all --dry-run  # tiny sizes on a CPU, to see that every row works
 
 Causal attention in bfloat16; ``gpu_variants.py`` lists the variants. Each variant is captured into a CUDA graph and its
 replays are interleaved with those of the others, so that the times exclude host overhead; the eager time, launches
@@ -13,135 +15,25 @@ fails is recorded as wrong and not timed. Memory is the peak minus the memory al
 from __future__ import annotations
 
 import argparse
-import copy
 import gc
 import multiprocessing
 import shlex
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import gpu_decode
-import whence
-from gpu_timing import time_eager_and_capture, time_interleaved
-from gpu_variants import LABELS, make_variant, random_inputs
+import gpu_rows
+from gpu_measure import CHECKED_TOKENS, MAX_ERROR, check_variant, measure
+from gpu_variants import LABELS
 from whence import records
-from whence.attention.fused.tile_configs import LONG_QUERIES
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAPES = [(4, 16, 16, 4096, 64), (4, 16, 16, 4096, 128), (1, 16, 16, 16384, 128), (1, 32, 8, 32768, 128)]
-CHECKED_TOKENS = 512  # in the comparison with float64
-MAX_DENSE_BYTES = 24 * 2**30  # of scores, for a dense variant
-MAX_ERROR = 2e-2  # relative; typical bfloat16 errors are 3e-3, those of parameters a few times larger
-
-
-def relative_errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
-    """Relative errors of the output and the gradients against float64, on a shorter sequence with the same kernels."""
-    torch.manual_seed(1)
-    _, heads, kv_heads, length, head_dim = shape
-    group_size, tokens = heads // kv_heads, CHECKED_TOKENS
-    if length > LONG_QUERIES:  # long sequences use other tiles: just enough tokens to select them, with four heads
-        heads, kv_heads, tokens = max(4, group_size), max(1, 4 // group_size), LONG_QUERIES + 64
-    shape = (1, heads, kv_heads, length, head_dim)
-    run, parameters, position = make_variant(name, shape, tokens)
-    inputs, grad_out = random_inputs(shape, tokens)
-    out = run(*inputs)
-    results = [out, *torch.autograd.grad(out, [*inputs, *parameters], grad_out)]
-    double_position = None if position is None else copy.deepcopy(position).double()
-    exact_inputs = [x.detach().double().requires_grad_(True) for x in inputs]
-    exact_out = whence.attend(*exact_inputs, position=double_position, causal=True, backend="reference")
-    double_parameters = [] if double_position is None or not parameters else list(double_position.parameters())
-    exact = [exact_out, *torch.autograd.grad(exact_out, [*exact_inputs, *double_parameters], grad_out.double())]
-    titles = ["out", "dq", "dk", "dv", *(f"parameter {i}" for i in range(len(parameters)))]
-    return {
-        title: ((a.double() - x.reshape(a.shape)).norm() / x.norm()).item()
-        for title, a, x in zip(titles, results, exact, strict=True)
-    }
-
-
-def check_variant(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
-    """Compare a variant with float64, in a worker process. This also compiles its kernels."""
-    name, shape = job
-    row: dict[str, Any] = {"variant": name, "shape": list(shape)}
-    batch, heads, _, length, _ = shape
-    if name == "eager" and batch * heads * length**2 * 2 * 6 > MAX_DENSE_BYTES:
-        return row | {"left_out": "a dense matrix of scores would not fit"}
-    if name == "flex, learnable" and batch * heads * length**2 > 16 * 16384**2:
-        return row | {"left_out": "over the time budget at this length"}
-    try:
-        row["errors"] = relative_errors(name, shape)
-        if name.startswith("flex"):  # compiled for a single length
-            run, parameters, _ = make_variant(name, shape, length)
-            inputs, grad_out = random_inputs(shape, length)
-            torch.autograd.grad(run(*inputs), [*inputs, *parameters], grad_out)
-            with torch.no_grad():
-                run(*inputs)
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        return row | {"left_out": f"failed: {reason}"}
-    if not all(error < MAX_ERROR for error in row["errors"].values()):  # NaN fails, too
-        wrong = {name: str(error) for name, error in row["errors"].items()}
-        return row | {"errors": wrong, "left_out": "wrong: the comparison with float64 failed"}
-    return row
-
-
-def prepare_variant(row: dict[str, Any], budget: float) -> dict[str, Callable[[], None]]:
-    """Write memory and eager times of a checked variant into its row; return its passes as CUDA graphs."""
-    name, shape = row["variant"], tuple(row["shape"])
-    length = shape[3]
-    torch.manual_seed(0)
-    run, parameters, _ = make_variant(name, shape, length)
-    inputs, grad_out = random_inputs(shape, length)
-
-    def both() -> object:
-        return torch.autograd.grad(run(*inputs), [*inputs, *parameters], grad_out)
-
-    def forward() -> object:
-        with torch.no_grad():
-            return run(*inputs)
-
-    both()
-    forward()  # compile the kernels without gradients, too
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    both()
-    torch.cuda.synchronize()
-    row["extra_megabytes"] = (torch.cuda.max_memory_allocated() - before) / 2**20
-    graphs = {}
-    row["milliseconds"] = {}
-    for passes, step in (("forward", forward), ("both", both)):
-        eager, graph = time_eager_and_capture(step, budget / 3)
-        row["milliseconds"][passes] = {"eager": eager, "device": []}
-        if graph is not None:
-            graphs[passes] = graph
-    return graphs
-
-
-def measure(rows: list[dict[str, Any]], budget: float, report_progress: Callable[[str], None]) -> None:
-    """Write times and memory of the variants of one shape into their rows."""
-    graphs: dict[tuple[int, str], Callable[[], None]] = {}
-    for number, row in enumerate(rows):
-        if "left_out" in row:
-            continue
-        report_progress(f"{row['variant']}, {row['shape']}")
-        try:
-            graphs |= {(number, passes): graph for passes, graph in prepare_variant(row, budget).items()}
-        except Exception as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            row["left_out"] = f"failed: {reason}"
-            row.pop("milliseconds", None)  # incomplete
-    report_progress("interleaved replays")
-    for passes in ("forward", "both"):
-        steps = {number: graph for (number, graph_passes), graph in graphs.items() if graph_passes == passes}
-        for number, times in time_interleaved(steps, budget if passes == "both" else budget / 3).items():
-            rows[number]["milliseconds"][passes]["device"] = times
 
 
 def median_milliseconds(row: dict[str, Any], passes: str) -> float:
@@ -186,7 +78,7 @@ def rerun_command(shapes: list[str] | None, variants: list[str], budget: float) 
     return " ".join(parts)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", help="batch,heads,kv_heads,tokens,head_dim of each shape.")
     parser.add_argument(
@@ -198,7 +90,17 @@ def main() -> None:
         type=Path,
         help="Path of the record. Default: benchmarks/records/gpu.json for a complete run, else build/gpu.json.",
     )
-    args = parser.parse_args()
+    parser.add_argument(
+        "--rows", nargs="+", choices=["all", *gpu_rows.ROWS], help="Measure these rows instead of shapes and variants."
+    )
+    parser.add_argument("--limit", type=float, default=90.0, help="Time limit of each row, in seconds.")
+    parser.add_argument("--dry-run", action="store_true", help="Tiny sizes on a CPU, to test the rows.")
+    args = parser.parse_args(argv)
+    if args.rows:
+        names = list(gpu_rows.ROWS) if "all" in args.rows else list(dict.fromkeys(args.rows))
+        rows_out = args.out or ROOT / ("build" if args.dry_run else "benchmarks/records") / "gpu_rows.json"
+        gpu_rows.run(names, args.budget, args.limit, rows_out, dry_run=args.dry_run)
+        return
     complete = args.shapes is None and args.variants == list(LABELS)
     out = args.out or ROOT / ("benchmarks/records" if complete else "build") / "gpu.json"
     if not torch.cuda.is_available():

@@ -34,7 +34,7 @@ def measure(budget: float, max_error: float) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = [{"variant": name, "bytes": 2 * k.nbytes} for name in copies]
     steps: dict[str, Callable[[], object]] = {name: step for name, step in copies.items() if step is not None}
     for name in ("none", "alibi", "epar", "t5"):
-        mechanism = POSITIONS[name](heads, kv_len)
+        mechanism = POSITIONS[name](heads, kv_len, head_dim)
         position = None if mechanism is None else mechanism.cuda()
         cache = whence.KVCache(capacity=kv_len)
         prompt = Arguments(q.expand(-1, -1, kv_len - 1, -1), k[:, :, :-1], v[:, :, :-1], causal=True, cache=cache)

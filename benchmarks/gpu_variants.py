@@ -14,6 +14,9 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import whence
+from gpu_timing import DEVICE
+
+KERNEL = "triton" if DEVICE == "cuda" else "reference"  # a dry run has no GPU
 
 
 class Slope(whence.Position):
@@ -41,15 +44,54 @@ class Bump(whence.Position):
         return 1 + self.height * torch.exp(-(((distance - self.centre) / 128) ** 2))
 
 
-POSITIONS: dict[str, Callable[[int, int], whence.Position | None]] = {
-    "none": lambda heads, length: None,
-    "alibi": lambda heads, length: whence.Alibi(heads, learnable=True),
-    "alibi, skipping": lambda heads, length: whence.Alibi(heads, learnable=True),
-    "epar": lambda heads, length: whence.Epar(heads, learnable=True, context=length, beta=4.0),
-    "power prior": lambda heads, length: whence.PowerPrior(heads, alpha=0.01, beta=0.6),
-    "function": lambda heads, length: Bump(heads),
-    "t5": lambda heads, length: whence.T5Bias(heads, std=0.5),
+class BumpAndSlope(Bump):
+    """Score scale and bias, both learnable and without supplied derivatives."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__(heads)
+        self.depth = torch.nn.Parameter(torch.linspace(0.1, 1.0, heads)[:, None])
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        return -self.depth * torch.log1p(distance.abs())
+
+
+def make_epar(heads: int, length: int, by: str = "context") -> whence.Position:
+    context = length if by == "context" else None
+    return whence.Epar(heads, learnable=True, length=by, context=context, beta=4.0)
+
+
+def make_fire(heads: int) -> whence.Position:
+    return whence.Fire(heads, threshold=64.0)  # below the number of tokens that are compared with float64
+
+
+def freeze(position: whence.Position) -> whence.Position:
+    return position.requires_grad_(False)
+
+
+POSITIONS: dict[str, Callable[[int, int, int], whence.Position | None]] = {
+    "none": lambda heads, length, head_dim: None,
+    "alibi": lambda heads, length, head_dim: whence.Alibi(heads, learnable=True),
+    "alibi, skipping": lambda heads, length, head_dim: whence.Alibi(heads, learnable=True),
+    "epar": lambda heads, length, head_dim: make_epar(heads, length),
+    "power prior": lambda heads, length, head_dim: whence.PowerPrior(heads, alpha=0.01, beta=0.6),
+    "function": lambda heads, length, head_dim: Bump(heads),
+    "t5": lambda heads, length, head_dim: whence.T5Bias(heads, std=0.5),
+    "rotary + alibi": lambda heads, length, head_dim: whence.Rotary() + whence.Alibi(heads, learnable=True),
+    "rotary + epar": lambda heads, length, head_dim: whence.Rotary() + make_epar(heads, length),
+    "rotary + power prior": lambda heads, length, head_dim: (
+        whence.Rotary() + whence.PowerPrior(heads, alpha=0.01, beta=0.6)
+    ),
+    "scale and bias": lambda heads, length, head_dim: BumpAndSlope(heads),
+    "fire": lambda heads, length, head_dim: make_fire(heads),
+    "fire, frozen": lambda heads, length, head_dim: freeze(make_fire(heads)),
+    "epar, query": lambda heads, length, head_dim: make_epar(heads, length, by="query"),
+    "epar, query, frozen": lambda heads, length, head_dim: freeze(make_epar(heads, length, by="query")),
+    "shaw": lambda heads, length, head_dim: whence.Shaw(head_dim),
+    "cope": lambda heads, length, head_dim: whence.Cope(head_dim),
 }
+#: variants of mechanisms that the fused kernels may refuse: ``auto`` chooses their backend
+AUTO = ("fire", "fire, frozen", "epar, query", "epar, query, frozen", "shaw", "cope")
+#: the variants of the table in the documentation
 LABELS = {
     "flash": "SDPA flash, no position",
     "cudnn": "SDPA cuDNN, no position",
@@ -64,15 +106,29 @@ LABELS = {
     "flex, learnable": "FlexAttention compiled, ALiBi learnable slopes",
     "eager": "plain torch, dense, ALiBi learnable slopes",
 }
+#: of the rows of ``gpu_rows.py``
+ROW_LABELS = {
+    **LABELS,
+    "rotary + alibi": "rotary + ALiBi, learnable slopes",
+    "rotary + epar": "rotary + EPAR, learnable",
+    "rotary + power prior": "rotary + power prior, learnable",
+    "scale and bias": "scale and bias of a user, dense table gradients",
+    "fire": "FIRE, learnable",
+    "fire, frozen": "FIRE, frozen",
+    "epar, query": 'EPAR, length="query", learnable',
+    "epar, query, frozen": 'EPAR, length="query", frozen',
+    "shaw": "Shaw's relative keys",
+    "cope": "CoPE",
+}
 
 
 def random_inputs(shape: tuple[int, ...], length: int) -> tuple[list[Tensor], Tensor]:
     batch, heads, kv_heads, _, head_dim = shape
     inputs = [
-        torch.randn(batch, h, length, head_dim, device="cuda").bfloat16().requires_grad_(True)
+        torch.randn(batch, h, length, head_dim, device=DEVICE).bfloat16().requires_grad_(True)
         for h in (heads, kv_heads, kv_heads)
     ]
-    return inputs, torch.randn(batch, heads, length, head_dim, device="cuda").bfloat16()
+    return inputs, torch.randn(batch, heads, length, head_dim, device=DEVICE).bfloat16()
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, slope: Tensor) -> Tensor:
@@ -90,7 +146,7 @@ def flex_variant(slope: Tensor, length: int) -> Callable[..., Tensor]:
 
     torch.compiler.reset()  # a fresh compiler per variant: it stops recompiling after a few
     compiled = torch.compile(flex_attention, dynamic=False)
-    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device="cuda")
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device=DEVICE)
 
     def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return s - slope[h] * (i - j)
@@ -99,6 +155,22 @@ def flex_variant(slope: Tensor, length: int) -> Callable[..., Tensor]:
         return compiled(q, k, v, score_mod=score, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
 
     return run
+
+
+def learnable_parameters(position: whence.Position) -> list[Tensor]:
+    return [parameter for parameter in position.parameters() if parameter.requires_grad]
+
+
+def choose_backend(name: str, shape: tuple[int, ...], position: whence.Position | None) -> str:
+    """The kernels; for a mechanism that they may refuse, what ``auto`` takes at this shape, gradients included."""
+    if name not in AUTO or DEVICE == "cpu":
+        return KERNEL
+    batch, heads, kv_heads, length, head_dim = shape
+    q, k = (
+        torch.empty(batch, h, length, head_dim, device=DEVICE, dtype=torch.bfloat16, requires_grad=True)
+        for h in (heads, kv_heads)
+    )
+    return whence.explain(q, k, k, position=position, causal=True).backend
 
 
 def make_variant(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callable[..., Tensor], list[Tensor], Any]:
@@ -113,17 +185,17 @@ def make_variant(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callab
 
         return sdpa, [], None
     if name in ("flex, fixed", "flex, learnable", "eager"):
-        slope = whence.Alibi(heads).cuda().slope()[:, 0].clone().requires_grad_(name != "flex, fixed")
+        slope = whence.Alibi(heads).to(DEVICE).slope()[:, 0].clone().requires_grad_(name != "flex, fixed")
         parameters = [slope] if name != "flex, fixed" else []
         return (
             (lambda q, k, v: dense_attention(q, k, v, slope)) if name == "eager" else flex_variant(slope, tokens), parameters,
             Slope(slope.detach().clone()),
         )  # fmt: skip
-    mechanism = POSITIONS[name](heads, length)
-    position = None if mechanism is None else mechanism.cuda()
-    parameters = [] if position is None else list(position.parameters())
-    skip = name.endswith("skipping")
+    mechanism = POSITIONS[name](heads, length, shape[4])
+    position = None if mechanism is None else mechanism.to(DEVICE)
+    parameters = [] if position is None else learnable_parameters(position)
+    skip, backend = name.endswith("skipping"), choose_backend(name, shape, position)
     return (
-        lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend="triton", skip_blocks=skip),
+        lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend=backend, skip_blocks=skip),
         parameters, position,
     )  # fmt: skip

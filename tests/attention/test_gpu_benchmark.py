@@ -1,0 +1,62 @@
+"""The rows of benchmarks/gpu.py run end to end without a GPU, at tiny sizes, and a record keeps what was measured."""
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    import gpu_rows
+
+    if gpu_rows.DEVICE != "cpu":
+        pytest.skip("a dry run is for machines without a GPU")
+    return gpu_rows
+
+
+def test_a_dry_run_checks_times_and_records(rows, monkeypatch, tmp_path, capsys):
+    import gpu
+    import gpu_measure
+    import gpu_models
+
+    monkeypatch.setattr(gpu_models, "POSITIONS", {name: gpu_models.POSITIONS[name] for name in ("sdpa", "epar")})
+    broken = gpu_measure.relative_errors
+    monkeypatch.setattr(
+        gpu_measure,
+        "relative_errors",
+        lambda name, shape: broken(name, shape) | ({"out": 1.0} if name == "shaw" else {}),
+    )
+    out = tmp_path / "rows.json"
+    names = ["query length", "content", "model prefill"]
+    gpu.main(["--rows", *names, "--dry-run", "--budget", "0.001", "--out", str(out)])
+    record = json.loads(out.read_text())
+    assert list(record["rows"]) == names
+    timed = {
+        result["variant"]: "milliseconds" in result for row in record["rows"].values() for result in row["variants"]
+    }
+    assert all(timed[name] for name in ("flash", "fire", "fire, frozen", "epar, query", "cope", "sdpa", "epar"))
+    assert not timed["shaw"]  # its comparison failed, so it has no time
+    printed = capsys.readouterr().out
+    assert "Shaw's relative keys                              wrong: the comparison with float64 failed" in printed
+
+
+def test_a_row_over_its_time_limit_keeps_what_was_measured(rows, monkeypatch):
+    def slow(results, budget, report_progress):
+        results[0]["milliseconds"] = {}
+        time.sleep(5)
+
+    monkeypatch.setattr(rows, "measure", slow)
+    results = [{"variant": "flash"}, {"variant": "epar"}]
+    rows.measure_row("short", rows.ROWS["short"], results, 0.1, 0.05)
+    assert results == [
+        {"variant": "flash", "milliseconds": {}},
+        {"variant": "epar", "left_out": "over the time limit of 0.05 s"},
+    ]
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
