@@ -189,7 +189,7 @@ def _draw(measured: Measured, axes: SharedAxes, settings: Settings) -> str:
     curves = drawings.head_curves(measured.distances, values[:, query].flip(-1), effect.shared)
     which = "" if measured.position.relative else f", for the query at {query}"
     later = torch.ones(inputs.length, inputs.length, dtype=torch.bool).triu(1)
-    name = "every head" if effect.shared else f"head {head}"
+    name = "" if effect.shared else f", head {head}"
     ratio, shared = measured.ratio, bool(torch.allclose(measured.ratio, measured.ratio[:1], atol=1e-9))
     panels = [
         drawings.line_chart(
@@ -202,7 +202,7 @@ def _draw(measured: Measured, axes: SharedAxes, settings: Settings) -> str:
             x_ends=axes.distance,
             y_ends=axes.effect,
         ),
-        drawings.heatmap(f"Effect by query and key, {name}", _select_head(values, head), label, ends=axes.effect_map),
+        drawings.heatmap(f"Effect by query and key{name}", _select_head(values, head), label, ends=axes.effect_map),
         drawings.heatmap(
             "Attention without position",
             measured.without.masked_fill(later, torch.nan),

@@ -244,8 +244,10 @@ def _add_events(side: Side, views: list[Any], inputs: list[Any]) -> None:
             slider.input(change, [slider, *inputs], [side.text, *views], **LIVE)
 
     with side.sliders:
-
-        @gr.render(inputs=[side.shown, *inputs[3:5]], show_progress="hidden")
+        # one render after the other: Gradio's list of components must not change while another render reads it
+        @gr.render(
+            inputs=[side.shown, *inputs[3:5]], show_progress="hidden", concurrency_limit=1, concurrency_id="controls"
+        )
         def draw_controls(state: tuple[str, int], heads: float, context: float) -> None:
             dims: ModelDims = Settings(heads=int(heads), context=int(context)).dims
             try:

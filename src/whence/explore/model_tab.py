@@ -116,6 +116,7 @@ def add_model_tab() -> None:
                 info="A mechanism as text, or a cure. A rotary one replaces the model's own.", allow_custom_value=True, elem_id="change",
             )  # fmt: skip
             run = gr.Button("Read the text", variant="primary", elem_id="read")
+            error = gr.HTML(apply_default_css=False, elem_id="model-error")
             layer = bounded_slider(0, 29, value=0, step=1, label="Layer", elem_id="layer")
             head = bounded_slider(0, 8, value=0, step=1, label="Head", elem_id="head")
             back = bounded_slider(0, 16, value=0, step=1, label="Tokens back from the last", elem_id="back")
@@ -127,7 +128,6 @@ def add_model_tab() -> None:
                 place = bounded_slider(0, PLACES, value=6, step=1, label="Sentences before the needle", elem_id="place")
                 found = gr.HTML(apply_default_css=False, elem_id="needle")
         with gr.Column(scale=5, min_width=420, elem_classes="figures"):
-            error = gr.HTML(apply_default_css=False, elem_id="model-error")
             following = gr.HTML(apply_default_css=False, elem_id="next")
             continued = gr.HTML(apply_default_css=False, elem_id="generated")
             figures = gr.HTML(
@@ -166,12 +166,10 @@ def add_model_tab() -> None:
         [error, continued],
         **live,
     )
-    place.input(
-        guard(look, (None,)),
-        [name, needle, question, answer, place, change],
-        [error, found],
-        **live,
-    )
+    for event in (place.input, needle.submit, question.submit, answer.submit):
+        event(guard(look, ("",)), [name, needle, question, answer, place, change], [error, found], **live)
+    for one in (name, change):  # the probability belongs to another model or change
+        one.input(lambda: "", None, found, **live)
 
 
 def slider_ends(done: ReadText) -> tuple[int, int, int]:

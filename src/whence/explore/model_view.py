@@ -53,7 +53,7 @@ def draw_reading(reading: Reading, layer: int, head: int, back: int) -> str:
     )
     panels = [
         drawings.heatmap(f"Attention, layer {layer}, head {head}", rows.masked_fill(later, torch.nan), "weight", weights=True),
-        drawings.heatmap("Share of the first token, from the last", first_share, "share", rows="layer", columns="head"),
+        drawings.heatmap("Share of the first token", first_share, "share, from the last token", rows="layer", columns="head"),
         drawings.line_chart(
             "Mean weight by distance", drawings.head_curves(distances, profile, False),
             "distance to the key (tokens)", "mean weight", log_distance=True,
