@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 
+from whence import hf, mend
 from whence.probe.probed_model import tiny_random_model
 
 
@@ -106,6 +108,24 @@ def test_examples_before_the_question(bench, tmp_path):
 def test_wrong_options(bench, options, parts):
     done = bench(*options)
     assert done.returncode == 2 and all(part in done.stderr for part in parts), done.stderr
+
+
+def test_a_cure_learns_where_the_prompt_of_a_choice_ends():
+    """Choices of different length in one padded batch score as each alone, with the end of its prompt stated."""
+    from whence.bench.harness import Settings, wrap_model
+
+    lm, choices = tiny_random_model(), [([5, 6, 7, 8], [9, 10, 11]), ([5, 6, 7, 8], [12]), ([3, 4], [9, 0, 11, 2])]
+    plain = [
+        score
+        for score, _ in wrap_model(lm, Settings(), 8, print)._loglikelihood_tokens([("", *one) for one in choices])
+    ]
+    with mend.ScaleChannel(3, -4.0, [0, 1]).apply(lm.model), torch.no_grad():
+        found = wrap_model(lm, Settings(), 8, print)._loglikelihood_tokens([("", *one) for one in choices])
+        for (prompt, choice), (score, _), before in zip(choices, found, plain, strict=True):
+            with hf.request(lm.model, prompt_ends=[len(prompt)]):
+                rows = lm.model(torch.tensor([prompt + choice])).logits[0].log_softmax(-1)[len(prompt) - 1 : -1]
+            assert score == pytest.approx(float(rows.gather(1, torch.tensor(choice)[:, None]).sum()), abs=1e-4)
+            assert abs(score - before) > 1e-3
 
 
 def test_the_middle_of_a_long_prompt_is_cut():

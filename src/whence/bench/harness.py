@@ -11,11 +11,13 @@ import logging
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from whence import hf
 from whence.bench.tasks.catalogue import CORPUS_METRICS, Subset
 from whence.bench.tasks.files import file_checksum
 from whence.errors import WhenceError, require_package, usage_error
@@ -290,12 +292,16 @@ def run_task(
 
 
 def wrap_model(lm: ProbedModel, settings: Settings, batch_size: int, on_request: OnRequest) -> Any:
-    """The model as the harness calls it. It reports each batch, and draws no progress bar of its own."""
+    """The model as the harness calls it. It reports each batch, and draws no progress bar of its own.
+
+    The harness scores a prompt and a choice in one forward pass. A cure on the model learns here where the prompt ends.
+    """
     require_package("lm_eval", FEATURE, EXTRA)
     from lm_eval.models.huggingface import HFLM
 
     class HarnessModel(HFLM):
         _done = _total = 0
+        _prompt_ends: Mapping[tuple[int, ...], int] = MappingProxyType({})
 
         def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
             self._done, self._total = 0, len(requests)
@@ -305,13 +311,19 @@ def wrap_model(lm: ProbedModel, settings: Settings, batch_size: int, on_request:
             self._done, self._total = 0, len(requests)
             return super().loglikelihood(requests, disable_tqdm=True)
 
+        def _loglikelihood_tokens(self, requests: list[Any], *arguments: Any, **options: Any) -> list[Any]:
+            self._prompt_ends = find_prompt_ends([one[1:] for one in requests], self.max_length)
+            return super()._loglikelihood_tokens(requests, *arguments, **options)
+
         def _model_generate(self, context: Any, **options: Any) -> Any:
             self._report(len(context))
             return super()._model_generate(context=context, **options)
 
         def _model_call(self, inps: Any, *arguments: Any, **options: Any) -> Any:
             self._report(len(inps))
-            return super()._model_call(inps, *arguments, **options)
+            ends = [end for row in inps.tolist() if (end := self._prompt_ends.get(_strip_padding(row))) is not None]
+            with hf.request(lm.model, prompt_ends=ends) if len(ends) == len(inps) else nullcontext():
+                return super()._model_call(inps, *arguments, **options)
 
         def _report(self, requests: int) -> None:
             self._done = min(self._done + requests, self._total)
@@ -326,6 +338,25 @@ def wrap_model(lm: ProbedModel, settings: Settings, batch_size: int, on_request:
         device=str(lm.device),
         **({"enable_thinking": False} if settings.chat else {}),
     )
+
+
+def find_prompt_ends(requests: Sequence[tuple[list[int], list[int]]], max_length: int) -> dict[tuple[int, ...], int]:
+    """The number of tokens of the prompt in each input of the harness, from the tokens of prompts and choices.
+
+    >>> find_prompt_ends([([5, 6, 7], [8, 9]), ([5, 6, 7], [8, 0])], max_length=3)
+    {(6, 7, 8): 2}
+    """
+    ends: dict[tuple[int, ...], int] = {}
+    for prompt, choice in requests:
+        tokens = (prompt + choice)[-(max_length + 1) : -1]
+        ends.setdefault(_strip_padding(tokens), max(1, len(tokens) - len(choice) + 1))
+    return ends
+
+
+def _strip_padding(row: list[int]) -> tuple[int, ...]:
+    """The tokens without zeros at the end, with which the harness pads."""
+    last = max((place for place, token in enumerate(row) if token), default=-1)
+    return tuple(row[: last + 1])
 
 
 @contextmanager
