@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from whence import records
 from whence.discover import Curves, discover, name_formula
@@ -173,6 +175,25 @@ def test_the_committed_record_follows_the_protocol(number: str) -> None:
             rows[name]["recovered"] >= protocol["required_null"] for name in rows if name.startswith("no effect")
         )
         assert record["met"][level] == (required and null)
+
+
+def test_teachers_have_the_planted_curves_and_students_tables_of_their_own(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    teachers = importlib.import_module("discovery_teachers")
+    protocol = teachers.read_protocol(teachers.PROTOCOL)
+    distance = torch.arange(64.0)
+    for name in teachers.CASES:
+        case, position = teachers.plant(name, 64)
+        curve = {"bias": position.bias, "scale": position.score_scale}[case.hook](distance, 64)
+        known = torch.from_numpy(case.curve(distance.double().numpy())).float()
+        torch.testing.assert_close(
+            (1.0 if case.hook == "scale" else 0.0) * torch.ones(64) if curve is None else curve, known
+        )
+    knots, tables = teachers.train_tables(*teachers.plant("bump", 64), protocol, 2, 1)
+    assert (
+        tables.shape == (1, 5, len(knots)) and (np.ptp(tables, axis=2) > 0).all()
+    )  # every student moves its own table
+    assert len(np.unique(tables[0, :, 5])) == 5
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from whence.report.html_page import provenance_section, render_page
 from whence.report.probe.tables import table
 
 STYLE = """.band { fill: var(--c); opacity: .16; } .small-multiples { display: grid; gap: .8rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
-.formula { overflow-wrap: anywhere; } .ranking { min-width: 0; } .ranking td:first-child { white-space: normal; }"""
+.formula { overflow-wrap: anywhere; } .ranking { min-width: 0; } .ranking tbody th { white-space: normal; }"""
 HOOKS = {"bias": "Added to the score", "scale": "Multiplied with the score"}
 
 
