@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,6 +61,16 @@ def test_the_command_passes_its_options(monkeypatch, tmp_path):
     monkeypatch.setattr(server, "serve", lambda *args, **options: calls.append((args, options)))
     command_line(["explore", "--port", "0", "--no-browser", "--results", str(tmp_path)], standalone_mode=False)
     assert calls == [((0,), {"open_browser": False, "results": tmp_path})]
+
+
+def test_ctrl_c_ends_it_without_a_word_about_resuming(monkeypatch, tmp_path, capsys):
+    def run(sockets):
+        sockets[0].close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server, "_make_server", lambda results: SimpleNamespace(run=run))
+    server.serve(0, open_browser=False, results=tmp_path)
+    assert "Ctrl+C stops it" in capsys.readouterr().out
 
 
 def test_without_gradio_the_error_names_the_extra(monkeypatch, tmp_path):

@@ -210,7 +210,7 @@ def _draw(measured: Measured, axes: SharedAxes, settings: Settings) -> str:
             weights=True,
         ),
         drawings.heatmap(
-            f"The same content with it, head {head}",
+            f"Attention with it, head {head}",
             measured.weights[head].masked_fill(later, torch.nan),
             "attention weight",
             weights=True,

@@ -9,7 +9,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -96,7 +96,8 @@ def serve(port: int, *, open_browser: bool, results: Path) -> None:
     print(f"whence explore: {address} (Ctrl+C stops it)", flush=True)
     if open_browser:
         threading.Timer(1.0, webbrowser.open, [address]).start()
-    server.run(sockets=[bound])
+    with suppress(KeyboardInterrupt):  # Ctrl+C ends it as announced; there is nothing to resume
+        server.run(sockets=[bound])
 
 
 @contextmanager
