@@ -5,7 +5,7 @@ import json
 import pytest
 
 from whence import WhenceError
-from whence.cli.mend import find_cure, load_cures, rebuild_cure, require_recipe_name
+from whence.cli.mend import find_cure, load_cures, name_model, rebuild_cure, require_recipe_name
 from whence.hf import apply_recipe
 from whence.mend import CURES, LogN, identify_intervention
 from whence.mend.trial import distinguish_names, label_cure
@@ -77,7 +77,7 @@ def test_a_spent_budget_gives_a_page_or_says_why(mend_quick, tmp_path):
         (("--budget", "soon"), ("--budget", "'soon'", "20m")),
         (("--budget", "0s"), ("--budget", "'0s'", "above 0")),
         (("--score", "loudness"), ("whence mend --score", "loudness", "likelihood, generation")),
-        (("--task", "key-vale"), ("whence mend --task", "did you mean key-value?")),
+        (("--task", "key-vale", "--quick"), ("whence mend --task", "did you mean key-value?")),
     ],
 )
 def test_wrong_options(run_whence, options, parts):
@@ -86,6 +86,10 @@ def test_wrong_options(run_whence, options, parts):
 
 
 def test_a_recipe_of_a_cure_that_was_not_judged(mend_quick, tmp_path):
+    for model, quick in (("", False), ("smollm2", True)):
+        with pytest.raises(WhenceError, match=r"whence mend.*(name one, such as smollm2|smollm2 too)"):
+            name_model(model, quick)
+    assert name_model("", True) == name_model("quick", True) == "quick"
     done = mend_quick("--cure", "log-n", "--recipe", "pine")
     assert done.returncode == 2 and "--recipe got pine" in done.stderr and "log-n" in done.stderr
     two = [LogN(trained=16), LogN(trained=32)]

@@ -42,7 +42,7 @@ def mend(
     ctx: typer.Context,
     model: Annotated[
         str, typer.Argument(help="smollm2, a folder, a GGUF file, a name on the hub, or quick for a smoke test.")
-    ],
+    ] = "",
     cure: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,6 +56,7 @@ def mend(
         list[int] | None, typer.Option(help="Slots of every task. Repeat for several lengths.", min=2)
     ] = None,
     slots: Slots = None,
+    quick: Annotated[bool, typer.Option("--quick", help="The same as the model quick: a tiny random one.")] = False,
     search_items: Annotated[
         int | None,
         typer.Option(
@@ -92,6 +93,7 @@ def mend(
     from whence.records import require_output_folder
 
     results = ctx.with_resource(json_document("mend", as_json))
+    model = name_model(model, quick)
     require_output_folder("whence mend --out", out)
     seconds = parse_duration(budget)
     short = device == "cpu" and device_map is None
@@ -131,6 +133,19 @@ def mend(
     findings = write_trial_report(trial.folder, caller=COMMAND)
     results.update(folder=trial.folder, report=trial.folder / "report.html", **summarize_trial(findings))
     results["recipe"] = save_recipe(trial.folder, findings, lm.model, cures, recipe)
+
+
+def name_model(model: str, quick: bool) -> str:
+    """The model of the options, or an error if there is none or more than one."""
+    from whence.probe.probed_model import QUICK
+
+    if quick and model not in ("", QUICK):
+        raise usage_error(
+            f"{COMMAND} --quick", f"the model {model} too", "it has its own model", "leave one of them out"
+        )
+    if not quick and not model:
+        raise usage_error(COMMAND, "no model", "cures are tried on one", "name one, such as smollm2, or pass --quick")
+    return model or QUICK
 
 
 def trial_plan(
