@@ -13,10 +13,16 @@ TOLERANCE = 1e-9
 
 
 def find_wrong_derivative(part: Position, distance: Tensor) -> str | None:
-    """The first error in ``parameter_gradients``, ``bias_slope`` or ``score_scale_decay``, as a sentence; None if
-    there is none."""
-    if part.length == "query":
-        return None  # kernels build no table of distances, so they do not use these methods
+    """The first error in ``parameter_gradients``, ``bias_slope``, ``score_scale_decay`` or ``pair_function``, as a sentence;
+    None if there is none."""
+    # with length="query" kernels build no table of distances, so they use pair_function alone
+    error = None if part.length == "query" else _find_wrong_table_method(part, distance)
+    for hook in ("score_scale", "bias"):
+        error = error or _compare_pairs(part, hook, distance)
+    return error
+
+
+def _find_wrong_table_method(part: Position, distance: Tensor) -> str | None:
     length = fixed_length(part, distance.shape[0])
     nonnegative = distance[distance >= 0]
     slope = part.bias_slope()
@@ -54,6 +60,19 @@ def find_wrong_derivative(part: Position, distance: Tensor) -> str | None:
         if error is not None:
             return error
     return None
+
+
+def _compare_pairs(part: Position, hook: str, distance: Tensor) -> str | None:
+    """``pair_function`` against the hook, at lengths from 1 to twice the largest distance."""
+    function = part.pair_function(hook) if part.length is not None else None
+    if function is None:
+        return None
+    length = torch.linspace(1, 2 * float(distance.max()), distance.shape[0], dtype=distance.dtype)
+    output = getattr(part, hook)(distance, length)
+    if output is None:
+        return f"pair_function({hook!r}) returns a function and {hook}() returns None"
+    values = function.evaluate(lambda i: function.numbers[:, i, None], distance, length)
+    return _compare(f"pair_function({hook!r}) and {hook}()", values, output)
 
 
 def _compare_gradients(hook: str, output: Tensor, gradients: list[ParameterGradient]) -> str | None:

@@ -12,9 +12,10 @@ from backend_requests import D, H, chosen_name, reason_against, request
 from torch.nn.attention import flex_attention as torch_flex
 
 import whence
-from whence import Alibi, Cope, Epar, Rotary, Sink, T5Bias, WhenceError, attend, explain, from_score_mod
+from whence import Alibi, Cope, Epar, Fire, Rotary, Sink, T5Bias, WhenceError, attend, explain, from_score_mod
 from whence.attention.arguments import Arguments
 from whence.attention.block_visibility import find_visible_blocks
+from whence.attention.call import describe, prepare
 from whence.attention.flex import MIN_SCORES, Flex
 from whence.attention.layout import resolve_layout
 
@@ -27,6 +28,16 @@ def capped(score, b, h, q_idx, kv_idx):
 
 def dilated(batch, head, q_position, k_position):
     return (q_position - k_position) % (2 + head) == 0
+
+
+class ByQuery(whence.Position):
+    """A function of distance and query length that states no pair_function."""
+
+    def __init__(self):
+        super().__init__(length="query")
+
+    def bias(self, distance, length):
+        return -distance / length
 
 
 def additive_mask():
@@ -47,6 +58,10 @@ CASES = {
         {"causal": True, "key_mask": torch.tensor([[40], [T]]) <= ROW},
     ),
     "positions with gaps": (lambda: T5Bias(H), {"causal": True, "q_positions": ROW * 3 + ROW // 7}),
+    "query lengths": (
+        lambda: Epar(H, beta=3.0, length="query") + Fire(H, hidden_dim=5, threshold=20.0) + T5Bias(H),
+        {"causal": True, "key_mask": torch.tensor([[40], [0]]) <= ROW},
+    ),
     "functions of both positions": (lambda: from_score_mod(capped), {"causal": True, "mask_fn": dilated}),
     "a float mask": (lambda: Alibi(H), {"causal": True, "attn_mask": additive_mask()}),
     "a boolean mask": (lambda: None, {"attn_mask": additive_mask()[:1, :1] > 0}),
@@ -101,7 +116,7 @@ def test_half_precision_and_other_numbers_of_queries(plain_flex):
 @torch.no_grad()
 def test_it_traces_as_one_graph():
     (q, k, v), _ = tensors(torch.float32)
-    position, lengths = Alibi(H) + Sink(H), torch.tensor([9, T])
+    position, lengths = Alibi(H) + Sink(H) + Epar(H, length="query"), torch.tensor([9, T])
 
     def call(q, k, v):
         return attend(q, k, v, position=position, causal=True, lengths=lengths, backend="flex")
@@ -122,7 +137,7 @@ def test_what_it_refuses():
         (Alibi(H, learnable=True), "atomic addition"),
         (learnable, "atomic addition"),
         (Cope(D), "Cope depends on the content"),
-        (Epar(H, length="query"), "length='query'"),
+        (ByQuery(), "length='query'"),
         (Alibi(H), "on a CPU FlexAttention computes no gradient"),
     ):
         with pytest.raises(WhenceError, match=reason) as error:
@@ -155,6 +170,16 @@ def test_auto_takes_it_on_a_gpu_where_triton_cannot_run(monkeypatch):
     for change in ({"learnable_scores": True}, {"dropout": True}, {"head_dim": 8}, {"dtype": torch.float64}):
         assert chosen_name(dataclasses.replace(masked, **change)) in ("blockwise", "sdpa")
     assert chosen_name(dataclasses.replace(masked, device=torch.device("cpu"))) == "blockwise"
+    there = {name: getattr(large, name) for name in ("device", "dtype", "bias_numbers", "head_dim", "value_dim")}
+    q = torch.zeros(1, H, 4, D)
+    for position, backend in (
+        (frozen(Fire(H)), "flex"),
+        (Epar(H, length="query"), "flex"),
+        (Fire(H), "blockwise"),
+        (ByQuery(), "blockwise"),
+    ):
+        facts = describe(prepare(Arguments(q, q, q, position=position, causal=True)))
+        assert chosen_name(dataclasses.replace(facts, **there)) == backend
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -175,7 +200,9 @@ def test_blocks_without_a_visible_pair_are_found_and_no_others_lost(case):
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("case", ["scale, sink and temperature", "positions with gaps", "functions of both positions"])
+@pytest.mark.parametrize(
+    "case", ["scale, sink and temperature", "positions with gaps", "functions of both positions", "query lengths"]
+)
 def test_compiled_kernels_match_the_reference(case):
     """Error of output and gradients at most twice that of the dense computation in the same precision, plus rounding."""
     make, options = CASES[case]

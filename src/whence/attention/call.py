@@ -186,7 +186,7 @@ def why_no_score_mod(position: Position, layout: Layout) -> str | None:
         if part.effects & {"content_bias", "value_bias"} and not is_function:
             return f"{type(part).__name__} depends on the content of queries or keys"
         length = _why_lengths_differ(part, layout)
-        if length is not None:
+        if length is not None and not (part.length == "query" and has_pair_functions(part)):
             return length
         by_distance = by_distance or bool(part.effects & {"score_scale", "bias"})
     if not by_distance or layout.offset is not None:
@@ -198,6 +198,11 @@ def why_no_score_mod(position: Position, layout: Layout) -> str | None:
     if distances > MAX_DISTANCES:
         return f"the positions span {distances} distances, and a table has at most {MAX_DISTANCES}"
     return None
+
+
+def has_pair_functions(part: Position) -> bool:
+    """Whether a part states all its effects of distance as functions of one pair."""
+    return all(part.pair_function(hook) is not None for hook in part.effects & {"score_scale", "bias"})
 
 
 def _why_lengths_differ(part: Position, layout: Layout) -> str | None:

@@ -1,7 +1,7 @@
 """torch's FlexAttention, for calls whose mechanism gets no gradient: frozen mechanisms, inference, any mask, any score_mod.
 
-A mechanism becomes a ``score_mod``: tables over distances are read by it, and a function of ``from_score_mod`` is called by
-it. Masks become a ``BlockMask`` without a matrix of all pairs. On a GPU FlexAttention is compiled, which takes seconds on
+A mechanism becomes a ``score_mod``: tables over distances are read by it, and a function of ``from_score_mod``, or the
+``pair_function`` of a mechanism with ``length="query"``, is called by it. Masks become a ``BlockMask`` without a matrix of all pairs. On a GPU FlexAttention is compiled, which takes seconds on
 the first call of each kind. On a CPU it runs in plain operations, which shows that the score_mod is right.
 
 Learnable tensors inside a score_mod are refused: FlexAttention adds their gradient with one atomic addition for each pair of a
@@ -25,8 +25,10 @@ from whence.attention.block_visibility import distance_indices, find_visible_blo
 from whence.attention.call import Call, Request
 from whence.attention.layout import Layout
 from whence.errors import usage_error
+from whence.position.base import Position
 from whence.position.evaluate import evaluate, evaluate_table
 from whence.position.score_mod import ScoreMod
+from whence.position.sum import combine_outputs
 
 BLOCK = 128  # queries and keys of a block of the BlockMask, FlexAttention's own default
 MIN_HEAD_DIM = 16  # of FlexAttention's GPU kernels
@@ -128,7 +130,7 @@ def build_score_mod(call: Call) -> Modify | None:
     if functions:
         steps.append(_apply_functions([part.fn for part in functions], layout, q.shape[0]))
     if call.position.effects & {"score_scale", "bias"}:
-        steps.append(_read_tables(call))
+        steps.append(_apply_distances(call))
     mask = layout.additive_mask(torch.promote_types(q.dtype, torch.float32))
     if mask is not None:
         steps.append(_add_mask(mask.expand(q.shape[0], q.shape[1], q.shape[2], call.k.shape[2])))
@@ -159,36 +161,77 @@ def _apply_functions(functions: list[Modify], layout: Layout, batch: int) -> Mod
     return apply
 
 
-def _read_tables(call: Call) -> Modify:
-    """``score_scale`` and ``bias`` from tables over all distances that can occur."""
-    q, layout, position = call.q, call.layout, call.position
-    batch, heads, keys = q.shape[0], q.shape[1], call.k.shape[2]
+def _apply_distances(call: Call) -> Modify:
+    """``score_scale`` and ``bias``: from tables over all distances that can occur, or by the ``pair_function`` of a part."""
+    q, layout, batch = call.q, call.layout, call.q.shape[0]
     dtype = torch.promote_types(q.dtype, torch.float32)
     q_index, k_index = distance_indices(layout)
     first, last = distance_bounds(layout)
     distance = layout.clamp_distance(torch.arange(first, last + 1, device=q.device).to(dtype))
-    score_scale, bias = (
-        None if table is None else table.expand(heads, -1)
-        for table in (evaluate_table(position, hook, distance, heads, keys) for hook in ("score_scale", "bias"))
-    )
-    for table in (score_scale, bias):
-        if table is not None and table.requires_grad:
-            raise usage_error(
-                "attend(backend='flex')",
-                "a mechanism with a gradient outside its parameters",
-                "FlexAttention is used for what has no gradient",
-                "detach its tensors, or use backend='blockwise'",
-            )
+    score_scale, bias = (_build_table(call, hook, distance) for hook in ("score_scale", "bias"))
+    by_pair = {
+        hook: [_bind_pair_function(call, part, hook, dtype) for part in _parts_by_query(call, hook)]
+        for hook in ("score_scale", "bias")
+    }
     rows, columns = (q_index - first).expand(batch, -1), k_index.expand(batch, -1)
     largest = last - first
 
-    def read(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+    def apply(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
         entry = (rows[b, q_idx] - columns[b, kv_idx]).clamp(0, largest)  # hidden pairs may lie outside
+        far = distance[entry] if by_pair["score_scale"] or by_pair["bias"] else entry
+        for function in by_pair["score_scale"]:
+            score = score * function(b, h, q_idx, far)
         if score_scale is not None:
             score = score * score_scale[h, entry]
+        for function in by_pair["bias"]:
+            score = score + function(b, h, q_idx, far)
         return score if bias is None else score + bias[h, entry]
 
-    return read
+    return apply
+
+
+def _parts_by_query(call: Call, hook: str) -> list[Position]:
+    return [part for part in call.position.parts if hook in part.effects and part.length == "query"]
+
+
+def _build_table(call: Call, hook: str, distance: Tensor) -> Tensor | None:
+    """The table ``[heads, n]`` of all parts whose length does not depend on the query; None if no such part has the hook."""
+    heads, total = call.q.shape[1], None
+    for part in call.position.parts:
+        if hook not in part.effects or part.length == "query":
+            continue
+        table = evaluate_table(part, hook, distance, heads, call.k.shape[2])
+        assert table is not None
+        _require_no_gradient(table)
+        total = table if total is None else combine_outputs(hook, total, table, 1.0)
+    return None if total is None else total.expand(heads, -1)
+
+
+def _bind_pair_function(
+    call: Call, part: Position, hook: str, dtype: torch.dtype
+) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    """``pair_function`` of a part as a function of batch, head, query index and distance."""
+    pair, q = part.pair_function(hook), call.q
+    assert pair is not None
+    _require_no_gradient(pair.numbers)
+    numbers = pair.numbers.to(dtype).expand(q.shape[1], -1)
+    lengths = call.layout.length_of(part)[..., 0].to(dtype).expand(q.shape[0], -1)
+
+    def function(b: Tensor, h: Tensor, q_idx: Tensor, distance: Tensor) -> Tensor:
+        # the compiler reads a captured tensor at indices that are tensors
+        return pair.evaluate(lambda i: numbers[h, h * 0 + i], distance, lengths[b, q_idx])
+
+    return function
+
+
+def _require_no_gradient(x: Tensor) -> None:
+    if x.requires_grad:
+        raise usage_error(
+            "attend(backend='flex')",
+            "a mechanism with a gradient outside its parameters",
+            "FlexAttention is used for what has no gradient",
+            "detach its tensors, or use backend='blockwise'",
+        )
 
 
 def distance_bounds(layout: Layout) -> tuple[int, int]:

@@ -29,7 +29,7 @@ between queries.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from whence.position.sum import Sum
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
-OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay")
+OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
 LENGTHS = ("context", "query", "sequence")
 
 
@@ -110,6 +110,15 @@ class HookGradients:
     score_scale: Tensor | None
     bias: Tensor | None
     gradients: tuple[ParameterGradient, ...]
+
+
+@dataclass(frozen=True)
+class PairFunction:
+    """``score_scale`` or ``bias`` of one query and one key, from a few numbers of the head; see ``Position.pair_function``."""
+
+    numbers: Tensor  # [heads or 1, n]
+    #: (read, distance, length) -> the value, where ``read(i)`` is number i of the head, and all are scalars or of one shape
+    evaluate: Callable[[Callable[[int], Tensor], Tensor, Tensor], Tensor]
 
 
 class Position(nn.Module):
@@ -250,6 +259,14 @@ class Position(nn.Module):
     def score_scale_decay(self, length: Any) -> tuple[Tensor, Tensor, Tensor] | None:
         """``(floor, span, decay)``, each a scalar or ``[heads, 1]`` and decay at least 0, if
         ``score_scale = floor + span * exp(-decay * distance)`` for all distances of at least 0."""
+        return None
+
+    def pair_function(self, hook: str) -> PairFunction | None:
+        """``score_scale`` or ``bias`` in elementwise operations, if it is a closed form of few numbers per head.
+
+        With ``length="query"`` the effect of a distance differs between queries, so there is no table of distances. A kernel
+        evaluates such a function for each pair instead; without it, the call runs on ``blockwise``.
+        """
         return None
 
     # --- read by the rest of whence -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.position.base import LENGTHS, HookGradients, ParameterGradient, Position
+from whence.position.base import LENGTHS, HookGradients, PairFunction, ParameterGradient, Position
 from whence.position.parameter import BoundedParameter
 from whence.validation import require_choice, require_flag
 
@@ -103,6 +103,14 @@ class Epar(Position):
         gamma = self.gamma()
         lowest = alpha / (1 + gamma)
         return lowest, lowest * gamma, decay
+
+    def pair_function(self, hook: str) -> PairFunction | None:
+        if hook != "score_scale":
+            return None
+        numbers = torch.cat([x.reshape(-1, 1) for x in self.score_scale_decay(1)], -1)
+        return PairFunction(
+            numbers, lambda read, distance, length: read(0) + read(1) * torch.exp(-read(2) * (distance.abs() / length))
+        )
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "form", self.form

@@ -12,13 +12,13 @@ network and a bias that differs from query to query.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import LENGTHS, Position
+from whence.position.base import LENGTHS, PairFunction, Position
 from whence.validation import require_choice, require_dim, require_number, require_table
 
 EPS = 1e-6  # keeps the division finite when c or the threshold approaches 0 in training
@@ -68,6 +68,28 @@ class Fire(Position):
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         normalized = self.normalized_distance(distance, length).to(self.c.dtype)
         return self.network(normalized[:, None]).T
+
+    def pair_function(self, hook: str) -> PairFunction | None:
+        layers = list(self.network)
+        if hook != "bias" or [type(layer) for layer in layers] != [nn.Linear, nn.ReLU, nn.Linear]:
+            return None  # a layer may have been replaced, by an adapter for instance
+        hidden, output = layers[0], layers[2]
+        assert isinstance(hidden, nn.Linear) and isinstance(output, nn.Linear)
+        heads, units = output.weight.shape
+        shared = torch.cat(
+            (self.c.abs()[None], (self.multiplier * self.threshold).abs()[None], hidden.weight[:, 0], hidden.bias)
+        )
+        numbers = torch.cat((shared.expand(heads, -1), output.weight, output.bias[:, None]), 1)
+
+        def evaluate(read: Callable[[int], Tensor], distance: Tensor, length: Tensor) -> Tensor:
+            denominator = torch.log1p(read(0) * torch.maximum(read(1), length - 1)) + EPS
+            x = torch.log1p(read(0) * distance.abs()) / denominator
+            total = read(2 + 3 * units)
+            for unit in range(2, 2 + units):
+                total = total + read(2 * units + unit) * torch.relu(read(unit) * x + read(units + unit))
+            return total
+
+        return PairFunction(numbers, evaluate)
 
     def normalized_distance(self, distance: Tensor, length: Any) -> Tensor:
         """The input of the network: distances ``[n]`` relative to the position ``length - 1``."""

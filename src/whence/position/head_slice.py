@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.position.base import HookGradients, ParameterGradient, Position, Rows, require_position
+from whence.position.base import HookGradients, PairFunction, ParameterGradient, Position, Rows, require_position
 from whence.validation import require_integer
 
 ON_CONTENT = frozenset({"rotate", "content_bias", "value_bias"})
@@ -129,6 +129,10 @@ class HeadSlice(Position):
             return None
         floor, span, rate = map(self._rows, decay)
         return floor, span, rate
+
+    def pair_function(self, hook: str) -> PairFunction | None:
+        own = self.mechanism.pair_function(hook)
+        return None if own is None else PairFunction(self._rows(own.numbers), own.evaluate)
 
     def _select(self, x: Tensor | None) -> Tensor | None:
         return None if x is None else self._rows(x)

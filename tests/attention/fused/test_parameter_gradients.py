@@ -6,12 +6,12 @@ import pytest
 import torch
 from reference_comparison import perturb
 
-from whence import Alibi, Epar, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError, attend
+from whence import Alibi, Epar, Fire, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError, attend
 from whence.attention.arguments import Arguments
 from whence.attention.fused import backend
 from whence.attention.layout import resolve_layout
 from whence.derivatives import find_wrong_derivative
-from whence.position.base import HookGradients, ParameterGradient
+from whence.position.base import HookGradients, PairFunction, ParameterGradient
 from whence.position.catalogue import CATALOGUE
 
 HEADS, LENGTH = 3, 50
@@ -168,6 +168,22 @@ def test_check_reports_a_wrong_decay():
 
     for kind, output in ((Wrong, "score_scale_decay"), (Growing, "decay below 0")):
         assert re.search(output, find_wrong_derivative(kind(HEADS).double(), DISTANCES))
+
+
+def test_pair_functions_equal_the_hooks_and_check_reports_a_wrong_one():
+    class Wrong(Fire):
+        def pair_function(self, hook):
+            own = super().pair_function(hook)
+            return own and PairFunction(1.01 * own.numbers, own.evaluate)
+
+    for kind in (Epar, Fire):
+        position = kind(HEADS, length="query").double()
+        assert find_wrong_derivative(position, DISTANCES) is None
+        assert find_wrong_derivative(position.select_heads(1, 2), DISTANCES) is None
+    assert "pair_function('bias') and bias() differ" in find_wrong_derivative(Wrong(HEADS).double(), DISTANCES)
+    assert Fire(HEADS, hidden_dim=3).pair_function("bias").numbers.shape == (HEADS, 12)
+    position.network[1] = torch.nn.GELU()
+    assert position.pair_function("bias") is None
 
 
 def test_decay_is_used_only_as_the_whole_effect():
