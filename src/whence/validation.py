@@ -10,13 +10,15 @@ Every function returns its value, so that a constructor can validate and assign 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
-from typing import TypedDict, Unpack
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
 from whence.errors import usage_error
+
+T = TypeVar("T")
 
 #: the product of two such numbers and the largest distance, 2**53, is finite in float32
 LARGEST_NUMBER = 1e10
@@ -152,6 +154,22 @@ def require_numbers(
             f"pass {heads} numbers, or one for all heads" if heads else "pass one number, or set heads",
         )
     return [float(require_number("", name, number, **bounds)) for number in numbers]
+
+
+def require_list(owner: str, name: str, value: Iterable[T], *, empty: bool = False, remedy: str) -> list[T]:
+    """Require a list, or anything that can be read like one. A text is not one.
+
+    >>> require_list("ScaleChannel", "scales", 0.5, remedy="pass [0.5, 0]")
+    Traceback (most recent call last):
+    ...
+    whence.errors.WhenceError: ScaleChannel(scales=...) got 0.5, but scales must be a list; pass [0.5, 0].
+    """
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    entries = list(value) if is_list else []
+    if not is_list or (not empty and not entries):
+        rule = f"{name} must be a list" + (" with at least one entry" if is_list else "")
+        raise usage_error(f"{owner}({name}=...)", format_value(value), rule, remedy)
+    return entries
 
 
 def require_base(owner: str, base: float, *, above: float = 1, remedy: str = "use 10000, as published") -> float:

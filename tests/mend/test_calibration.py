@@ -178,7 +178,9 @@ def test_what_cannot_be_calibrated_is_an_error():
         two = hf.request(model, documents=[checks.DOCUMENTS] * 2, prompt_ends=[20, 22])
         with two, pytest.raises(WhenceError, match="pad the prompts on the left"):
             model(input_ids=ids[:, :21].expand(2, -1))
-    for settings in ({"temperature": 0}, {"scope": "layer"}, {"strength": 2.0}, {"dummy": []}):
+    assert "got 99, but the model has the tokens 0 to 63" in AttentionCalibration(dummy=[99]).unavailable(model)
+    lists = ({"temperatures": 0.5}, {"query_counts": []}, {"layers": 1}, {"dummy": []})
+    for settings in ({"temperature": 0}, {"scope": "layer"}, {"strength": 2.0}, *lists):
         with pytest.raises(WhenceError, match=next(iter(settings))):
             AttentionCalibration(**settings)
 

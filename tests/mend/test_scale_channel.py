@@ -187,8 +187,9 @@ def test_what_cannot_be_scaled_is_an_error(planted):
         pass
     with pytest.raises(WhenceError, match=r"fit=.*square"):
         ScaleChannel(fit="square")
-    with pytest.raises(WhenceError, match="scales"):
-        ScaleChannel(scales=("a",))
+    for settings in ({"scales": ("a",)}, {"scales": 0}, {"scales": []}, {"layers": 3}):
+        with pytest.raises(WhenceError, match=rf"ScaleChannel\({next(iter(settings))}=.*; pass"):
+            ScaleChannel(**settings)
 
 
 def test_published_choices():

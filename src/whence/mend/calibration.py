@@ -42,7 +42,7 @@ from whence.mend.cure import Cure, number_of_layers
 from whence.mend.scale_channel import spread_prompts
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
-from whence.validation import require_choice, require_flag, require_integer, require_number
+from whence.validation import require_choice, require_flag, require_integer, require_list, require_number
 
 SUBJECT = "AttentionCalibration"
 PUBLISHED_TEMPERATURE = 5e-5
@@ -85,6 +85,14 @@ class AttentionCalibration(Cure):
         query_counts: Sequence[int] = (1, 32),
         samples: int = 24,
     ) -> None:
+        if layers is not None:
+            layers = require_list(
+                SUBJECT, "layers", layers, empty=True, remedy="pass indices of layers, such as [10, 11]"
+            )
+        if dummy is not None:
+            dummy = require_list(SUBJECT, "dummy", dummy, remedy="pass token ids")
+        temperatures = require_list(SUBJECT, "temperatures", temperatures, remedy="pass numbers, such as [0.5, 1]")
+        query_counts = require_list(SUBJECT, "query_counts", query_counts, remedy="pass integers, such as [1, 32]")
         for name, number in (("temperature", temperature), *(("temperatures", one) for one in temperatures)):
             require_number(SUBJECT, name, number, above=0, remedy="pass a large number to equalize documents")
         require_choice(SUBJECT, "scope", scope, ("head", "model"))
@@ -93,14 +101,12 @@ class AttentionCalibration(Cure):
         require_integer(SUBJECT, "samples", samples)
         for name, count in (("query_tokens", query_tokens), *(("query_counts", one) for one in query_counts)):
             require_integer(SUBJECT, name, count, remedy="pass 1 for the published method")
-        if dummy is not None and not len(dummy):
-            raise usage_error(f"{SUBJECT}(dummy=...)", "no tokens", "a dummy document has tokens", "pass token ids")
         for token in dummy or ():
             require_integer(SUBJECT, "dummy", token, low=0, remedy="pass token ids")
-        self.temperature, self.layers = float(temperature), None if layers is None else list(layers)
+        self.temperature, self.layers = float(temperature), layers
         self.scope, self.strength, self.absolute = scope, float(strength), absolute
-        self.dummy = None if dummy is None else list(dummy)
-        self.query_tokens, self.query_counts = query_tokens, list(query_counts)
+        self.dummy = dummy
+        self.query_tokens, self.query_counts = query_tokens, query_counts
         self.temperatures, self.samples = [float(one) for one in temperatures], samples
 
     def _with(self, **changes: Any) -> AttentionCalibration:
@@ -111,6 +117,14 @@ class AttentionCalibration(Cure):
 
     @contextmanager
     def _apply(self, model: Any) -> Iterator[None]:
+        size = int(unwrap_peft(model).config.get_text_config().vocab_size)
+        if max(self.dummy or [0]) >= size:
+            raise usage_error(
+                f"{SUBJECT}(dummy=...)",
+                str(max(self.dummy or [0])),
+                f"the model has the tokens 0 to {size - 1}",
+                "pass token ids of its tokenizer",
+            )
         calibrator = Calibrator(self, model)
         with calibrator.watcher.watch(), intervene(model, calibrator.edits()):
             yield

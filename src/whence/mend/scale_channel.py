@@ -33,7 +33,7 @@ from whence.probe.arrays.attention_rows import slot_means
 from whence.probe.arrays.channels import FITS, positional_channels
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
-from whence.validation import require_choice, require_integer, require_number
+from whence.validation import require_choice, require_integer, require_list, require_number
 
 #: (channel, scale) of the paper by model; of Qwen1.5 the official code scales by 0 instead
 PUBLISHED = {
@@ -92,11 +92,16 @@ class ScaleChannel(Cure):
         require_number(owner, "scale", scale, remedy="pass 1 for no change")
         require_choice(owner, "fit", fit, FITS)
         require_choice(owner, "compat", compat, ("paper", "official"))
+        if layers is not None:
+            layers = require_list(
+                owner, "layers", layers, empty=True, remedy="pass indices of layers, such as [10, 11]"
+            )
+        scales = require_list(owner, "scales", scales, remedy="pass numbers such as [0.5, 0]")
         for number in scales:
             require_number(owner, "scales", number, remedy="pass numbers such as 0.5 and 0")
         for name, value in (("candidates", candidates), ("texts", texts), ("tokens", tokens), ("samples", samples)):
             require_integer(owner, name, value)
-        self.channel, self.scale, self.layers = channel, float(scale), None if layers is None else list(layers)
+        self.channel, self.scale, self.layers = channel, float(scale), layers
         self.fit, self.candidates, self.scales, self.compat = fit, candidates, [float(s) for s in scales], compat
         self.texts, self.tokens, self.samples = texts, tokens, samples
 
