@@ -219,6 +219,29 @@ def planted_curves(record: dict[str, Any]) -> str:
     return f"{markdown(head, rows)}\n\nCriterion: {verdicts}."
 
 
+def learned_curves(record: dict[str, Any]) -> str:
+    """How often students of a teacher learn its curve, from the committed record."""
+    rows = []
+    for name, case in record["results"]["converged"].items():
+        runs = case["runs"]
+        family = sum(run["named"] == case["family"] for run in runs)
+        worst = max((error for run in runs for error in run["errors"].values()), default=None)
+        row = [name, f"{family} of {len(runs)}", f"{case['recovered']} of {len(runs)}"]
+        row += ["n/a" if worst is None else f"{100 * worst:.1f} %"]
+        rows.append(
+            [
+                *row,
+                *(f"{100 * statistics.median(run[key] for run in runs):.2f} %" for key in ("spread", "shared_error")),
+            ]
+        )
+    head = [
+        "curve of the teacher", "family named", "family, and parameters within 10 %", "largest error of a parameter",
+        "spread of a student", "largest error of the mean",
+    ]  # fmt: skip
+    met = "met" if record["met"]["converged"] else "not met"
+    return f"{markdown(head, rows)}\n\nCriterion: {met}."
+
+
 def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
     """The generated parts of each page, by the name in their markers ``<!-- name -->``."""
     folder = ROOT / "benchmarks" / "records"
@@ -247,6 +270,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "discover.md": {
             "planted": lambda: planted_curves(records.read(folder / "discovery.json")),
             "planted-2": lambda: planted_curves(records.read(folder / "discovery_2.json")),
+            "planted-teachers": lambda: learned_curves(records.read(folder / "discovery_teachers.json")),
         },
         "api.md": {"api": api},
     }
