@@ -12,6 +12,7 @@ from tiny_models import CONFIGS, tiny, tokens
 import whence
 from whence import hf
 from whence.hf.interface import EDITOR, attention
+from whence.hf.masks import build_mask
 
 BY_NAME = {family.name: family for family in FAMILIES}
 
@@ -97,6 +98,29 @@ def test_unsupported_attention_arguments_raise():
     layer.__dict__[EDITOR] = object()
     with pytest.raises(whence.WhenceError, match="adds a bias of its own"):
         attention(layer, q, q, q, None, position_bias=torch.zeros(1, 4, 3, 3))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5, 7), (1, 4, 1, 7), (1, 1, 5, 7)])
+def test_a_position_bias_of_the_model_is_added_to_the_scores_and_learns(shape):
+    """Against dense attention in plain operations, with the gradient of the bias; grouped keys, more keys than queries."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, h, n, 8, dtype=torch.float64) for h, n in ((4, 5), (2, 7), (2, 7)))
+    bias, layer = torch.randn(shape, dtype=torch.float64, requires_grad=True), torch.nn.Linear(1, 1)
+    layer.whence = whence.PowerPrior(4, alpha=0.3).double()
+    visible = torch.arange(7) <= torch.arange(2, 7)[:, None]
+    mask = build_mask(
+        batch_size=2, q_length=5, kv_length=7, q_offset=2, mask_function=transformers.masking_utils.causal_mask_function
+    )
+    out, _ = attention(layer, q, k, v, mask, scaling=0.4, position_bias=bias)
+    distance = (torch.arange(2, 7)[:, None] - torch.arange(7)).clamp(min=0).double()
+    own = layer.whence.bias(distance.flatten(), None).view(4, 5, 7)
+    k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+    scores = (0.4 * q @ k.mT + own + bias).masked_fill(~visible, -torch.inf)
+    exact = (scores.softmax(-1) @ v).transpose(1, 2)
+    torch.testing.assert_close(out, exact)
+    parameters = [bias, *layer.whence.parameters()]
+    for got, wanted in zip(*(torch.autograd.grad(x.square().sum(), parameters) for x in (out, exact)), strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 def test_a_class_or_a_number_of_layers_is_explained():
