@@ -76,7 +76,7 @@ def test_training_adds_the_penalty_once(monkeypatch: pytest.MonkeyPatch, tmp_pat
     torch.nn.init.normal_(table.bias_table, generator=torch.Generator().manual_seed(0))
     seen = []
 
-    def zero_loss(task, model, batch, total, running=None):
+    def zero_loss(task, model, *others):
         return 0.0 * sum(p.sum() for p in model.parameters())
 
     def note_step(self, closure=None):

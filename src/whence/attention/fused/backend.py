@@ -24,7 +24,7 @@ from whence.attention.fused.packing import (
     limit_finite,
     pack_tables,
 )
-from whence.attention.fused.tile_configs import MAX_HEAD_DIM, max_head_dim
+from whence.attention.fused.tile_configs import max_head_dim
 from whence.attention.layout import Layout
 from whence.position.base import HookGradients, ParameterGradient, Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
@@ -87,12 +87,11 @@ def why_unavailable(request: Request) -> str | None:
 
 def gpu_limits(device: torch.device, element_size: int) -> tuple[str | None, int]:
     """Why a GPU cannot run the kernels, as a clause, or None; and the largest head dimension for this size of a number."""
-    if device.type != "cuda":
-        return None, MAX_HEAD_DIM
-    if torch.version.hip is not None:
-        return "it needs an NVIDIA GPU", 0
-    if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
-        return "it needs a GPU of compute capability {}.{} or newer".format(*MIN_CAPABILITY), 0
+    if device.type == "cuda":
+        if torch.version.hip is not None:
+            return "it needs an NVIDIA GPU", 0
+        if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
+            return "it needs a GPU of compute capability {}.{} or newer".format(*MIN_CAPABILITY), 0
     return None, max_head_dim(packing.has_tma(device), packing.shared_memory(device), element_size)
 
 
