@@ -187,9 +187,7 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     @classmethod
-    def from_pretrained(  # type: ignore[override]
-        cls, folder: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any
-    ) -> Any:
+    def from_pretrained(cls, folder: Any, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
         """The model that ``save_pretrained`` wrote, as in transformers. A checkpoint without some of its weights is an error."""
         loaded: Any = super().from_pretrained(folder, *args, output_loading_info=True, **kwargs)
         model, info = loaded
@@ -293,10 +291,10 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
     def _supports_default_dynamic_cache(cls) -> bool:
         return False  # generate then leaves the cache to the model
 
-    def _prepare_cache_for_generation(  # type: ignore[override]
+    def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)  # type: ignore[misc]
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = DecoderCache(self.decoder.caches())
 
