@@ -45,6 +45,10 @@ POSITIONS = {
     "alibi": lambda heads: whence.Alibi(heads, learnable=True),
     "t5": lambda heads: whence.T5Bias(heads, std=1.0),
     "prior": lambda heads: whence.PowerPrior(heads, alpha=0.01),
+    "forget": lambda heads: whence.ForgetGate(8, heads),
+    "forget + t5 + sink": lambda heads: (
+        whence.ForgetGate(8, heads) + whence.T5Bias(heads, std=1.0) + whence.Sink(heads)
+    ),
     "none": lambda heads: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)
@@ -105,7 +109,10 @@ def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
             torch.zeros(1, n, length, head_dim, dtype=dtype, requires_grad=True)
             for n, length in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
         )
-        return whence.attend(q, k, v, position=POSITIONS[name](heads), causal=True, backend="triton", **options)
+        position = POSITIONS[name](heads)
+        if position is not None and "clock" in position.effects:
+            options["clock"] = torch.zeros(1, heads, keys, requires_grad=True)
+        return whence.attend(q, k, v, position=position, causal=True, backend="triton", **options)
 
     attend(4, 2, 128, 128).sum().backward()  # by a plan, where there is one
     torch.use_deterministic_algorithms(True)

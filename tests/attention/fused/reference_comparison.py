@@ -6,6 +6,7 @@ import torch
 
 from whence import attend
 from whence.attention.arguments import Arguments
+from whence.attention.clock import run_clock
 from whence.attention.layout import resolve_layout
 from whence.position.evaluate import evaluate
 
@@ -37,9 +38,14 @@ def identity(*tensors):
 
 
 def run(position, tensors, grad_out, options, *, view=identity, backend):
-    """The output, and the gradients of the tensors and of every parameter; ``view`` maps the tensors to q, k and v."""
+    """The output, and the gradients of the tensors and of every parameter.
+
+    ``view`` maps the tensors to q, k and v, and the steps of a clock where the position has one.
+    """
     leaves = [x.detach().clone().requires_grad_() for x in tensors]
-    out = attend(*view(*leaves), position=position, backend=backend, **options)
+    q, k, v, *clock = view(*leaves)
+    options = options | ({"clock": clock[0]} if clock else {})
+    out = attend(q, k, v, position=position, backend=backend, **options)
     return [out.detach(), *gradients(out, leaves, position, grad_out)]
 
 
@@ -64,7 +70,7 @@ def to_dtype(x, dtype):
 def eager(position, tensors, grad_out, options, *, view=identity):
     """The same attention in eager torch, with every operation in the dtype of the inputs."""
     leaves = [x.detach().clone().requires_grad_() for x in tensors]
-    q, k, v = view(*leaves)
+    q, k, v, *clock = view(*leaves)
     causal = options.get("causal", False)
     layout = resolve_layout(Arguments(q, k, v, causal=causal, **{n: options.get(n) for n in LAYOUT_ARGUMENTS}))
     heads, dtype, temperature = q.shape[1], q.dtype, options.get("temperature", 1.0)
@@ -80,6 +86,8 @@ def eager(position, tensors, grad_out, options, *, view=identity):
             if effect is not None:
                 effect = to_dtype(effect.transpose(0, 1), dtype)
                 scores = scores * effect if hook == "score_scale" else scores + effect
+        for steps in clock:
+            scores = scores + run_clock(steps, layout).bias(dtype)
         sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     scores = scores.masked_fill(~layout.visible(), -torch.inf)
     if sink is not None:

@@ -43,6 +43,10 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
     table = random(HEADS, entries + 2 * TABLE_PADDING, sum(held)) if any(held) else None
     slope = random(HEADS) if "slope" in effects else None
     sink = random(2, HEADS, queries) if "sink" in effects else None
+    q_clock = k_clock = None
+    if "clock" in effects:
+        k_clock = -torch.rand(2, HEADS, keys, dtype=torch.float64).cumsum(-1)
+        q_clock, k_clock = (x.clone().requires_grad_(grad) for x in (k_clock[..., offset:], k_clock))
     numbers = parameter_gradients = None
     if "numbers" in effects:  # two shape the factor, one the bias, one scales the factor
         numbers, parameter_gradients = random(HEADS, 4), torch.randn(HEADS, entries + 2 * TABLE_PADDING, 4)
@@ -59,7 +63,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         q,
         k,
         v,
-        ScoreEffects(table, *held, first, slope, decay, sink),
+        ScoreEffects(table, *held, first, slope, decay, sink, q_clock, k_clock),
         EffectGradients(
             *(has and not tables_of for has in held),
             numbers,
@@ -75,7 +79,8 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
 
 
 def test_flat_arguments_follow_the_schema():
-    flat = arguments(effects=("score_scale", "bias", "sink", "numbers", "decay", "slope"), masks=True, dropout=0.1)
+    effects = ("score_scale", "bias", "sink", "numbers", "decay", "slope", "clock")
+    flat = arguments(effects=effects, masks=True, dropout=0.1)
     names = [argument.name for argument in torch.ops.whence.fused_attention.default._schema.arguments]
     assert len(flat) == len(names) == NUM_ARGUMENTS
     assert all(isinstance(x, torch.Tensor) for x in flat[:NUM_TENSORS])
@@ -102,6 +107,7 @@ OPCHECK_CASES = {
     "few numbers": {"effects": ("score_scale", "bias", "numbers")},
     "a decay": {"effects": ("score_scale", "numbers", "decay")},
     "a slope": {"effects": ("slope", "sink")},
+    "a clock": {"effects": ("clock", "sink")},
     "leaving out far keys": {"effects": ("bias", "skip")},
     "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},
     "both sides": {"effects": ("score_scale", "bias"), "causal": False},
@@ -128,13 +134,13 @@ def test_opcheck(case):
 )
 def test_fake_backward_has_the_real_strides(layout):
     # a compiler lays out memory by what the fake operator says; q comes transposed from every projection
-    options = arguments(effects=("score_scale", "bias", "sink"), grad=False, layout=layout)
+    options = arguments(effects=("score_scale", "bias", "sink", "clock"), grad=False, layout=layout)
     answers = torch.ops.whence.fused_attention(*options)
     whole = [torch.ones_like(answers[0]), *answers, *options]
-    real = torch.ops.whence.fused_attention_backward(*whole, [True, False, True, False])
+    real = torch.ops.whence.fused_attention_backward(*whole, [True, False, True, False, True, True])
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in whole]
-        announced = torch.ops.whence.fused_attention_backward(*fakes, [True, False, True, False])
+        announced = torch.ops.whence.fused_attention_backward(*fakes, [True, False, True, False, True, True])
     for i, (a, b) in enumerate(zip(real, announced, strict=True)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), i
         assert a.numel() == 0 or a.stride() == b.stride(), i

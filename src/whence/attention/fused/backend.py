@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -40,7 +41,7 @@ class Triton(Backend):
     """Fused GPU kernels that read score_scale and bias from tables over distances."""
 
     name = "triton"
-    effects = frozenset({"score_scale", "bias", "sink"})
+    effects = frozenset({"score_scale", "bias", "sink", "clock"})
     takes_dropout = True
     takes_grouped_heads = True
     memory = "linear in length"
@@ -60,7 +61,12 @@ class Triton(Backend):
     def reason(self, request: Request) -> str:
         if not request.effects:
             return f"torch's kernel would need a dense mask of {request.mask_numbers} numbers"
-        return f"{' and '.join(sorted(request.effects))} of distance alone: one fused kernel reads a table"
+        tables = " and ".join(sorted(request.effects - {"clock"}))
+        by_distance = f"{tables} of distance alone: one fused kernel reads a table" if tables else ""
+        of_tokens = (
+            "a clock of each token: one fused kernel subtracts two vectors" if "clock" in request.effects else ""
+        )
+        return ", and ".join(words for words in (by_distance, of_tokens) if words)
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         return attend(call), None
@@ -110,7 +116,8 @@ def attend(call: Call) -> Tensor:
     q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
     assert layout.offset is not None
     batch, heads, q_len, kv_len = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
-    skip = call.skip_blocks and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
+    # steps of a clock may be positive, so they have no bound
+    skip = call.skip_blocks and call.clock is None and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
     mask = Mask(
         q_offset=layout.offset,
         causal=layout.causal,
@@ -127,6 +134,8 @@ def attend(call: Call) -> Tensor:
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
     softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
     effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink)
+    if call.clock is not None:
+        effects = replace(effects, q_clock=call.clock.q, k_clock=call.clock.k)
     return ops.fused_attention(FusedCall(q, k, v, effects, gradients, mask, softmax))
 
 
@@ -163,6 +172,8 @@ def score_effects(
         slope=slope,
         decay=decay_per_head(position, layout, heads, kv_len) if half_precision and fixed_scale else None,
         sink=sink,
+        q_clock=None,
+        k_clock=None,
     )
     tabulated = [(item.hook, item.derivative) for item in derivatives if item.derivative is not None]
     gradients = EffectGradients(

@@ -5,6 +5,8 @@ Query heads of one group accumulate in registers in a fixed order, so the result
 Two effects factor into a query part and a key part, which makes them cheaper here. A score scale that decays
 exponentially to a floor is ``floor + span * 2 ** -(rate * query) * 2 ** (rate * key)``: no table is loaded. A slope
 contributes one weight per key, ``2 ** -(slope * key)``, by which dk and dv are multiplied once at the end.
+
+With a clock, the kernel also sums the gradients of the logits over the queries of each key and head.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
 from whence.attention.fused.tile_ops import (
     compute_logits,
@@ -28,11 +31,12 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def dkdv_step(
     k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h, start_m, start_n, heads, q_len, lse_stride, kv_len,
-    q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate, k_segment, dropout, seed,
+    q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate, Q_CLOCK, k_base, k_rest,
+    k_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
-    SLOPE_PER_KEY: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
-    HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     start_m = tl.multiple_of(start_m, BLOCK_M)
     batch_head = (b * heads + h).to(tl.int64)
@@ -46,12 +50,19 @@ def dkdv_step(
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
     qk = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
     distance = distance0 + offs_m[None, :] - offs_n[:, None]
-    slope_bias = 0.0
+    key_bias = 0.0
     if HAS_SLOPE:  # the part that depends on the query is subtracted from lse
         # split slopes: key weights are relative to the middle of the block
         row_offset = offs_m if SLOPE_PER_KEY else offs_m - BLOCK_N // 2
         lse = lse - slope * (distance0 + row_offset).to(tl.float32)
-        slope_bias = (slope * (0 - offs_n).to(tl.float32))[:, None]
+        key_bias = (slope * (0 - offs_n).to(tl.float32))[:, None]
+    if CLOCK > 0:
+        q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
+        if CLOCK == BY_BLOCK:
+            lse = lse - ((q_base - k_base) + q_rest)
+            key_bias = key_bias - k_rest[:, None]
+        else:
+            key_bias = key_bias + clock_tile(q_base[None, :], q_rest[None, :], k_base[:, None], k_rest[:, None])
     if HAS_DECAY:
         if MASKED:  # masked keys after the query must not overflow
             score_scale = floor + span * tl.exp2(-rate * tl.maximum(distance, 0).to(tl.float32))
@@ -59,11 +70,13 @@ def dkdv_step(
             key_factor = span * tl.exp2(-rate * (distance0 - offs_n).to(tl.float32))
             score_scale = floor + key_factor[:, None] * tl.exp2(-rate * offs_m.to(tl.float32))[None, :]
         logits = qk * score_scale
+        if CLOCK > 0:
+            logits = logits + key_bias
     else:
         TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
         table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance + distance0) * TABLE_WIDTH
         logits, score_scale = compute_logits(
-            qk, table, qk_scale, slope_bias, BLOCK_N, BLOCK_M, -1, HAS_SCORE_SCALE, HAS_BIAS, SLOPE_PER_KEY
+            qk, table, qk_scale, key_bias, BLOCK_N, BLOCK_M, -1, HAS_SCORE_SCALE, HAS_BIAS, SLOPE_PER_KEY or CLOCK > 0
         )
     p = tl.exp2(logits - lse[None, :])
     if MASKED:
@@ -97,45 +110,66 @@ def dkdv_step(
     if HAS_DROPOUT:
         dp = dp * multiplier
     dlogits = p * (dp - delta[None, :])
+    key_sums = 0.0
+    if CLOCK > 0:
+        key_sums = tl.sum(dlogits, 1)
     if HAS_SCORE_SCALE:
         dlogits = dlogits * score_scale
     dk = tl.dot(dlogits.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
-    return dk, dv
+    return dk, dv, key_sums
 
 
 @triton.jit
 def accumulate_query_range(
-    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, high, start_n, heads, q_len,
-    lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment, dropout, seed,
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b, h_kv, low,
+    high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale,
+    k_segment, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
-    MASKED: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    NUM_STAGES: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Queries low to high of all heads that share these keys, in a single loop that the compiler can pipeline."""
+    """Queries low to high of all heads that share these keys, in a single loop that the compiler can pipeline.
+
+    No other program adds to the sums of these keys, so their order is fixed.
+    """
+    k_stride = clock_stride(kv_len)
+    offs_n = start_n + tl.arange(0, BLOCK_N)
     if GROUP_SIZE == 1:
+        row = (b * heads + h_kv).to(tl.int64)
+        total = tl.zeros([BLOCK_N], tl.float32)
+        k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
         slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h_kv, qk_scale, HAS_SLOPE, HAS_DECAY)
         for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
-            dk, dv = dkdv_step(
+            dk, dv, key_sums = dkdv_step(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h_kv, start_m, start_n, heads, q_len,
                 lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
-                k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS,
-                HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, MASKED,
+                Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
+                HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                INPUT_PRECISION, MASKED,
             )  # fmt: skip
+            if CLOCK > 0:
+                total += key_sums
+        if CLOCK > 0:
+            tl.atomic_add(CLOCK_SUMS + row * k_stride + offs_n, total, sem="relaxed")
     else:
         count = tl.maximum(tl.cdiv(high - low, BLOCK_M), 0)
         divisor = tl.maximum(count, 1)  # the pipeliner computes the first addresses even if the loop is empty
         for step in tl.range(0, count * GROUP_SIZE, num_stages=NUM_STAGES):
             h = h_kv * GROUP_SIZE + step // divisor
             slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE, HAS_DECAY)
-            dk, dv = dkdv_step(
+            row = (b * heads + h).to(tl.int64)
+            k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
+            dk, dv, key_sums = dkdv_step(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h, low + step % divisor * BLOCK_M, start_n,
                 heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope,
-                floor, span, rate, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
-                HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
-                INPUT_PRECISION, MASKED,
+                floor, span, rate, Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, MASKED,
             )  # fmt: skip
+            if CLOCK > 0:
+                tl.atomic_add(CLOCK_SUMS + row * k_stride + offs_n, key_sums, sem="relaxed")
     return dk, dv
 
 
@@ -157,36 +191,39 @@ def load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE: tl.constexpr, HAS_DE
 
 @triton.jit
 def accumulate_all_queries(
-    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low, full_high, high,
-    start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment,
-    dropout, seed,
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b, h_kv, low,
+    full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+    table_stride, qk_scale, k_segment, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """All queries that see these keys: masked blocks, blocks without a mask, then the far edge of a window."""
     if CAUSAL or HAS_WINDOW or HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low, start_n,
-            heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment,
-            dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS,
-            HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            h_kv, low, full_low, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+            table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
         )  # fmt: skip
     if not HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, full_low, full_high,
-            start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale,
-            k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY,
-            HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
-            NUM_STAGES, False,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            h_kv, full_low, full_high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+            table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, False,
         )  # fmt: skip
     if HAS_WINDOW and not HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, full_high, high, start_n,
-            heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, k_segment,
-            dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS,
-            HAS_SLOPE, SLOPE_PER_KEY, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            h_kv, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+            table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
         )  # fmt: skip
     return dk, dv
 
@@ -206,14 +243,14 @@ def accumulate_all_queries(
     ]
 )
 def backward_dkdv_kernel(
-    Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE,
-    batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, qk_grad_scale,
-    dropout, seed,
+    Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS,
+    SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+    table_stride, qk_scale, qk_grad_scale, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
-    SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
-    SPLIT_SLOPE_BITS: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    NUM_STAGES: tl.constexpr, SPLIT_SLOPE_BITS: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(kv_len, BLOCK_N)
     rank = tl.program_id(0) // blocks
@@ -263,29 +300,30 @@ def backward_dkdv_kernel(
         slope = tl.load(SLOPE + h_kv)
         if tl.abs(slope) * BLOCK_N <= SPLIT_SLOPE_BITS:
             dk, dv = accumulate_all_queries(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low,
-                full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
-                table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-                HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, False, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
-                INPUT_PRECISION, NUM_STAGES,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+                h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
+                first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
+                BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, False, CLOCK, CAUSAL, HAS_WINDOW,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
             )  # fmt: skip
             weight = tl.exp2(slope * (BLOCK_N // 2 - offs_n).to(tl.float32))[:, None]
             dk = dk * weight
             dv = dv * weight
         else:
             dk, dv = accumulate_all_queries(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low,
-                full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
-                table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-                HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, True, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
-                INPUT_PRECISION, NUM_STAGES,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+                h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
+                first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
+                BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, True, CLOCK, CAUSAL, HAS_WINDOW,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
             )  # fmt: skip
     else:
         dk, dv = accumulate_all_queries(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_SEGMENTS, dk, dv, b, h_kv, low, full_low, full_high,
-            high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale,
-            k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY,
-            HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance,
+            window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
         )  # fmt: skip
     store_tile(DV, b, h_kv, start_n, kv_len, dv, BLOCK_N, BLOCK_DV)
     store_tile(DK, b, h_kv, start_n, kv_len, dk * qk_grad_scale, BLOCK_N, BLOCK_D)

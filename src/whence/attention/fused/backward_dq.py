@@ -9,7 +9,7 @@ row (the dk/dv kernel reads it later), dq and, depending on the compile-time fla
   divided by the amplitude. The derivative table of a slope is the distance itself;
 * dense table gradients: the sums along the tile's diagonals are added to a table in memory with atomics.
 
-With a bias table, ``scale_rows_kernel`` runs first: it multiplies grad_out by the factors of the rows.
+Where rows have factors, ``scale_rows_kernel`` runs first: it multiplies grad_out by them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import (
     TABLE_PADDING,
     add_diagonal_sums,
@@ -53,12 +54,13 @@ def scale_rows_kernel(X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.c
 def dq_step(
     q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv, batch_head,
     start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad, bias_table_grad, qk_scale,
-    slope, lse, delta, q_segment, dropout, seed,
+    slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-    DENSE_SCALE_GRAD: tl.constexpr, DENSE_BIAS_GRAD: tl.constexpr, NUM_SCALE_DERIVS: tl.constexpr,
-    NUM_BIAS_DERIVS: tl.constexpr, DERIV_WIDTH: tl.constexpr, SLOPE_GRAD: tl.constexpr, MASKED: tl.constexpr,
+    HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr, DENSE_BIAS_GRAD: tl.constexpr,
+    NUM_SCALE_DERIVS: tl.constexpr, NUM_BIAS_DERIVS: tl.constexpr, DERIV_WIDTH: tl.constexpr, SLOPE_GRAD: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     start_n = tl.multiple_of(start_n, BLOCK_N)
     distance0 = q_offset + start_m - start_n
@@ -67,24 +69,31 @@ def dq_step(
     v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
     dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
-    slope_bias = 0.0
+    key_bias = 0.0
     if (
         HAS_SLOPE
     ):  # slope * distance0 is the same for the whole tile: subtract it from lse, once per row instead of per logit
         lse = lse - slope * distance0.to(tl.float32)
-        slope_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
+        key_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
+    if CLOCK > 0:
+        k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK)
+        if CLOCK == BY_BLOCK:
+            lse = lse - (q_base - k_base)
+            key_bias = key_bias - k_rest[None, :]
+        else:
+            key_bias = key_bias + clock_tile(q_base[:, None], q_rest[:, None], k_base[None, :], k_rest[None, :])
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     logits, score_scale = compute_logits(
         qk,
         table + distance0 * TABLE_WIDTH,
         qk_scale,
-        slope_bias,
+        key_bias,
         BLOCK_M,
         BLOCK_N,
         1,
         HAS_SCORE_SCALE,
         HAS_BIAS,
-        HAS_SLOPE,
+        HAS_SLOPE or CLOCK > 0,
     )
     p = tl.exp2(logits - lse[:, None])
     if MASKED:
@@ -159,13 +168,13 @@ def dq_step(
     ]
 )
 def backward_dq_kernel(
-    Q, K, V, GRAD_OUT, OUT, DQ, LSE, DELTA, TABLE, DERIVATIVES, TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_SEGMENTS,
-    K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
-    table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, seed,
+    Q, K, V, GRAD_OUT, OUT, DQ, LSE, DELTA, TABLE, DERIVATIVES, TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_CLOCK, K_CLOCK,
+    Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset,
+    first_distance, window, table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr,
-    HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr,
+    CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
+    SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr,
     DENSE_BIAS_GRAD: tl.constexpr, NUM_SCALE_DERIVS: tl.constexpr, NUM_BIAS_DERIVS: tl.constexpr,
     DERIV_WIDTH: tl.constexpr, SLOPE_GRAD: tl.constexpr, AMPLITUDE_GRAD: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -201,6 +210,9 @@ def backward_dq_kernel(
     if HAS_SLOPE:
         slope = tl.load(SLOPE + h)
         lse = lse - slope * offs_m.to(tl.float32)
+    q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
+    if CLOCK == BY_BLOCK:
+        lse = lse - q_rest
     g0 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
     g1 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
     g2 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
@@ -238,20 +250,20 @@ def backward_dq_kernel(
             acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
-                BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
-                INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
-                SLOPE_GRAD, True,
+                bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
+                BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS,
+                NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, True,
             )  # fmt: skip
     if not HAS_SEGMENTS:
         for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
             acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
-                BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
-                INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH,
-                SLOPE_GRAD, False,
+                bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
+                BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS,
+                NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, False,
             )  # fmt: skip
     else:
         full_high = low
@@ -259,9 +271,10 @@ def backward_dq_kernel(
         acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
             q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
             batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
-            bias_table_grad, qk_scale, slope, lse, delta, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-            HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
-            DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, True,
+            bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed, BLOCK_M,
+            BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS,
+            DERIV_WIDTH, SLOPE_GRAD, True,
         )  # fmt: skip
     if high > low:  # the carry of the last tile belongs to the next block of distances
         carry_distance = q_offset + start_m - low - tl.cdiv(high - low, BLOCK_N) * BLOCK_N

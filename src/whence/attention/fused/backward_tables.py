@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from whence.attention.fused import tile_configs
+from whence.attention.fused.clock_terms import EXACT, clock_stride, clock_tile, load_clock
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, diagonal_offsets, diagonal_sums
 from whence.attention.fused.packing import ceil_div, num_multiprocessors
@@ -36,13 +37,14 @@ from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, 
     ]
 )
 def table_gradient_kernel(
-    Q, K, V, GRAD_OUT, LSE, DELTA, TABLE, PARTIAL_GRADS, Q_SEGMENTS, K_SEGMENTS, MAX_DISTANCE, batch, heads, q_len,
-    lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, dropout, seed, first_diagonal, splits,
+    Q, K, V, GRAD_OUT, LSE, DELTA, TABLE, PARTIAL_GRADS, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, MAX_DISTANCE, batch,
+    heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, dropout, seed,
+    first_diagonal, splits,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
-    INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr, DENSE_BIAS_GRAD: tl.constexpr,
-    PADDED_TILES: tl.constexpr, NUM_STAGES: tl.constexpr,
+    BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, CLOCK: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr,
+    DENSE_BIAS_GRAD: tl.constexpr, PADDED_TILES: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     diagonal_index = tl.program_id(0)
     h = tl.program_id(1)
@@ -79,7 +81,14 @@ def table_gradient_kernel(
         dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
         lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
         delta = tl.load(DELTA + batch_head * lse_stride + start_m + offs_m)
-        logits, _ = compute_logits(qk, table, qk_scale, 0.0, BLOCK_M, BLOCK_N, 1, HAS_SCORE_SCALE, HAS_BIAS, False)
+        key_bias = 0.0
+        if CLOCK > 0:
+            q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, EXACT)
+            k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, EXACT)
+            key_bias = clock_tile(q_base[:, None], q_rest[:, None], k_base[None, :], k_rest[None, :])
+        logits, _ = compute_logits(
+            qk, table, qk_scale, key_bias, BLOCK_M, BLOCK_N, 1, HAS_SCORE_SCALE, HAS_BIAS, CLOCK > 0
+        )
         p = tl.exp2(logits - lse[:, None])
         if PADDED_TILES or HAS_SEGMENTS:
             q_segment = 0
@@ -149,7 +158,7 @@ def table_gradients(
     table_gradient_kernel[(diagonals, call.heads, splits)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv), lse,
-        delta, call.table, partial_grads, *call.segment_ids, max_distance if max_distance.numel() else call.dummy,
+        delta, call.table, partial_grads, *call.clocks, *call.segment_ids, max_distance if max_distance.numel() else call.dummy,
         *call.sizes, call.qk_scale, call.softmax.dropout, call.seed, lowest, splits,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0, DENSE_SCALE_GRAD=dense[0],
         DENSE_BIAS_GRAD=dense[1], NUM_STAGES=tile.num_stages,

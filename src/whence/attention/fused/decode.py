@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from whence.attention.fused import tile_configs
+from whence.attention.fused.clock_terms import clock_stride, clock_tile
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, load_f32, load_f32x2
 from whence.attention.fused.packing import ceil_div, next_power_of_two, num_multiprocessors, padded_length
@@ -39,13 +40,13 @@ PROGRAMS_PER_SM = 2
     ]
 )
 def split_k_kernel(
-    Q, K, V, PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, TABLE, SLOPE, Q_SEGMENTS, K_SEGMENTS, heads, q_len, kv_len,
-    q_offset, first_distance, window, table_stride, qk_scale, q_b, q_h, q_t, head_dim, low, high, keys_per_split,
-    splits, dropout, seed,
+    Q, K, V, PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, TABLE, SLOPE, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, heads,
+    q_len, kv_len, q_offset, first_distance, window, table_stride, qk_scale, q_b, q_h, q_t, head_dim, low, high,
+    keys_per_split, splits, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
-    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
-    INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
+    CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
+    HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     split = tl.program_id(0) % splits
     rank = tl.program_id(0) // splits
@@ -68,6 +69,14 @@ def split_k_kernel(
     slope = tl.zeros([BLOCK_M], tl.float32)
     if HAS_SLOPE:
         slope = tl.load(SLOPE + h, mask=in_range, other=0.0)
+    clock_row = (b * heads + h).to(tl.int64) * 2
+    q_clock = (Q_CLOCK + clock_row * clock_stride(q_len) + offs_m)[:, None]
+    k_clock = (K_CLOCK + clock_row * clock_stride(kv_len))[:, None]
+    q_base = 0.0
+    q_rest = 0.0
+    if CLOCK > 0:
+        q_base = load_f32(q_clock)
+        q_rest = load_f32(q_clock + clock_stride(q_len))
     q_segment = 0
     if HAS_SEGMENTS:
         q_segment = tl.load(Q_SEGMENTS + b * q_len + offs_m)[:, None]
@@ -88,6 +97,9 @@ def split_k_kernel(
             score_scale = load_f32(table - offs_n[None, :])
         elif HAS_BIAS:
             bias = load_f32(table - offs_n[None, :])
+        if CLOCK > 0:
+            k_base = load_f32(k_clock + offs_n[None, :])
+            k_rest = load_f32(k_clock + clock_stride(kv_len) + offs_n[None, :])
         k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
         qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         distance = q_offset + offs_m[:, None] - offs_n[None, :]
@@ -106,6 +118,8 @@ def split_k_kernel(
             logits += bias
         if HAS_SLOPE:
             logits += slope[:, None] * distance.to(tl.float32)
+        if CLOCK > 0:
+            logits += clock_tile(q_base, q_rest, k_base, k_rest)
         logits = tl.where(mask, logits, -float("inf"))
         new_max = tl.maximum(row_max, tl.max(logits, 1))
         safe_max = tl.where(new_max == -float("inf"), 0.0, new_max)
@@ -132,7 +146,7 @@ def split_k_kernel(
 def combine_kernel(
     PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, SINK, OUT, LSE, heads, q_len, lse_stride, splits, logit_scale, sink_b,
     sink_h, sink_t, o_b, o_h, o_t, head_dim,
-    HAS_SINK: tl.constexpr, HAS_BIAS: tl.constexpr, FILL_LSE: tl.constexpr, BLOCK_SPLITS: tl.constexpr,
+    HAS_SINK: tl.constexpr, HAS_FACTORS: tl.constexpr, FILL_LSE: tl.constexpr, BLOCK_SPLITS: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
     """One query of one head. ``FILL_LSE``: also fill the padding rows of the log-sum-exp with infinity, which gives p = 0."""
@@ -164,7 +178,7 @@ def combine_kernel(
     lse_pointer = LSE + index // q_len * lse_stride + query
     factor_offset = (tl.num_programs(0) // q_len).to(tl.int64) * lse_stride
     lse = row_max + tl.log2(row_sum)
-    store_log_sum_exp(lse_pointer, factor_offset, row_max, row_sum, lse, sees_nothing, HAS_BIAS)
+    store_log_sum_exp(lse_pointer, factor_offset, row_max, row_sum, lse, sees_nothing, HAS_FACTORS)
     if FILL_LSE:
         row = 1 + tl.arange(0, 128)  # few queries: they and the padding are 128 rows
         tl.store(lse_pointer + row, float("inf"), mask=(query == q_len - 1) & (query + row < lse_stride))
@@ -213,14 +227,14 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     partial_max, partial_sum = (lse.new_empty(call.batch, call.heads, call.q_len, splits.count) for _ in range(2))
     split_k_kernel[(call.batch * call.kv_heads * splits.count,)](
         call.q, call.describe(call.k, tile.block_n, call.block_d), call.describe(call.v, tile.block_n, call.block_dv),
-        partial_out, partial_max, partial_sum, call.table, call.slope, *call.segment_ids, call.heads, call.q_len,
-        call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride, call.qk_scale,
+        partial_out, partial_max, partial_sum, call.table, call.slope, *call.clocks, *call.segment_ids, call.heads,
+        call.q_len, call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride, call.qk_scale,
         *call.q.stride()[:3], call.head_dim, splits.low, splits.high, splits.keys, splits.count, call.softmax.dropout,
         call.seed, BLOCK_M=rows, BLOCK_N=tile.block_n, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
     )  # fmt: skip
     combine_kernel[(call.batch * call.heads * call.q_len,)](
         partial_out, partial_max, partial_sum, call.sink, out, lse, call.heads, call.q_len, padded_length(call.q_len),
         splits.count, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
-        HAS_SINK=call.effects.sink is not None, HAS_BIAS=call.effects.has_bias, FILL_LSE=False,
+        HAS_SINK=call.effects.sink is not None, HAS_FACTORS=call.has_factors, FILL_LSE=False,
         BLOCK_SPLITS=max(2, next_power_of_two(splits.count)), BLOCK_DV=call.block_dv,
     )  # fmt: skip

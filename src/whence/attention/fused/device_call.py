@@ -14,6 +14,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from whence.attention.fused import packing
+from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
 from whence.attention.fused.tile_configs import max_head_dim
@@ -96,6 +97,20 @@ class DeviceCall:
         # a steeper slope gives weight 0 in any precision, but its query and key parts would cancel with large errors
         return (self.effects.slope * self.logit_scale).float().clamp(-MAX_SLOPE, MAX_SLOPE).contiguous()
 
+    @property
+    def has_factors(self) -> bool:
+        return self.effects.has_factors(self.q.dtype)
+
+    @cached_property
+    def clocks(self) -> tuple[Tensor, Tensor]:
+        """Base-2 running sums at queries and keys; see ``clock_terms``."""
+        q_clock, k_clock = self.effects.q_clock, self.effects.k_clock
+        if q_clock is None or k_clock is None:
+            return self.dummy, self.dummy
+        return split_clock(q_clock, self.logit_scale, self.has_factors), split_clock(
+            k_clock, self.logit_scale, self.has_factors
+        )
+
     @cached_property
     def sink(self) -> Tensor:
         return self.dummy.expand(1, 1, 1) if self.effects.sink is None else self.effects.sink
@@ -118,9 +133,10 @@ class DeviceCall:
     def flags(self) -> dict[str, Any]:
         """The compile-time arguments of most kernels."""
         e, m = self.effects, self.mask
+        clock = 0 if e.q_clock is None else EXACT.value if self.has_factors else BY_BLOCK.value
         return {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
-            "HAS_SCORE_SCALE": e.has_score_scale, "HAS_BIAS": e.has_bias, "HAS_SLOPE": e.slope is not None,
+            "HAS_SCORE_SCALE": e.has_score_scale, "HAS_BIAS": e.has_bias, "HAS_SLOPE": e.slope is not None, "CLOCK": clock,
             "CAUSAL": m.causal, "HAS_WINDOW": m.window is not None, "HAS_SEGMENTS": self.segments is not None,
             "HAS_DROPOUT": self.softmax.dropout > 0, "INPUT_PRECISION": self.input_precision,
         }  # fmt: skip

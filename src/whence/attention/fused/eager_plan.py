@@ -89,7 +89,7 @@ class Plan:
         self.has_tma = packing.has_tma(self.device) and not (few and fits)
         self.flags: dict[str, Any] = {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
-            "HAS_SCORE_SCALE": form.has_score_scale, "HAS_BIAS": form.has_bias, "HAS_SLOPE": self.has_slope,
+            "HAS_SCORE_SCALE": form.has_score_scale, "HAS_BIAS": form.has_bias, "HAS_SLOPE": self.has_slope, "CLOCK": 0,
             "CAUSAL": a.causal, "HAS_SEGMENTS": False, "HAS_DROPOUT": False,
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
@@ -168,7 +168,7 @@ class Plan:
                 ceil_div(self.q_len, tile.block_m) * self.batch * heads,
                 self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
                 self._tiles(v, tile.block_n, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
-                lse, table, head_values, lse, lse, lse, lse, lse, self.batch, heads, self.q_len, self.lse_stride, kv_len,
+                lse, table, head_values, lse, lse, lse, lse, lse, lse, lse, self.batch, heads, self.q_len, self.lse_stride, kv_len,
                 offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, 0.0, 0,
             )  # fmt: skip
         return out, q, k, lse, table, derivatives, head_values
@@ -185,7 +185,7 @@ class Plan:
         self._tiled(("split", window is not None), split_k_kernel, tile, lambda: {"HAS_WINDOW": window is not None})(
             self.batch * self.kv_heads * splits.count, q, self._tiles(k, tile.block_n, self.block_d),
             self._tiles(v, tile.block_n, self.block_dv), partial_out, partial_max, partial_sum, table, head_values, lse,
-            lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale, *q.stride()[:3],
+            lse, lse, lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale, *q.stride()[:3],
             self.head_dim, splits.low, splits.high, splits.keys, splits.count, 0.0, 0,
         )  # fmt: skip
         block = max(2, next_power_of_two(splits.count))
@@ -194,7 +194,7 @@ class Plan:
             combine = self._launches["combine", block] = self._launch(
                 combine_kernel,
                 {
-                    "HAS_SINK": False, "HAS_BIAS": self.form.has_bias, "FILL_LSE": self.needs_gradient,
+                    "HAS_SINK": False, "HAS_FACTORS": self.form.has_bias, "FILL_LSE": self.needs_gradient,
                     "BLOCK_SPLITS": block, "BLOCK_DV": self.block_dv,
                 },
             )  # fmt: skip
@@ -243,7 +243,7 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, delta, sums, head_values, delta,
-            delta, delta, delta, *sizes, 0, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            delta, delta, delta, delta, delta, *sizes, 0, self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         tile = self.dkdv_tile
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
@@ -258,7 +258,7 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
             self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, head_values, head_values, delta, delta, delta,
-            delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            delta, delta, delta, delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         if self.rotation is not None:
             self.rotation.rotate_gradients(dq, dk)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
 from whence.attention.fused.tile_ops import (
     compute_logits,
@@ -24,34 +25,41 @@ from whence.attention.fused.tile_ops import (
 @triton.jit
 def forward_step(
     q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window,
-    table, qk_scale, slope, q_segment, dropout, seed,
+    table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
-    HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-    MASKED: tl.constexpr,
+    HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr,
+    CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     start_n = tl.multiple_of(start_n, BLOCK_N)
     distance0 = q_offset + start_m - start_n
     offs_n = tl.arange(0, BLOCK_N)
     k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
-    slope_bias = 0.0
+    key_bias = 0.0
     tile_bias = 0.0
     if HAS_SLOPE:  # slope * distance0 is the same for the whole tile: add it to the row maxima, not to every logit
         tile_bias = slope * distance0.to(tl.float32)
-        slope_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
+        key_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
+    if CLOCK > 0:
+        k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK)
+        if CLOCK == BY_BLOCK:
+            tile_bias = tile_bias + (q_base - k_base)
+            key_bias = key_bias - k_rest[None, :]
+        else:
+            key_bias = key_bias + clock_tile(q_base[:, None], q_rest[:, None], k_base[None, :], k_rest[None, :])
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     logits, _ = compute_logits(
         qk,
         table + distance0 * TABLE_WIDTH,
         qk_scale,
-        slope_bias,
+        key_bias,
         BLOCK_M,
         BLOCK_N,
         1,
         HAS_SCORE_SCALE,
         HAS_BIAS,
-        HAS_SLOPE,
+        HAS_SLOPE or CLOCK > 0,
     )
     if MASKED:
         offs_m = tl.arange(0, BLOCK_M)
@@ -107,13 +115,14 @@ def forward_step(
     ]
 )
 def forward_kernel(
-    Q, K, V, OUT, LSE, TABLE, SLOPE, SINK, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len,
-    lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale, sink_b, sink_h, sink_t,
-    dropout, seed,
+    Q, K, V, OUT, LSE, TABLE, SLOPE, Q_CLOCK, K_CLOCK, SINK, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE,
+    batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale,
+    sink_b, sink_h, sink_t, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
-    HAS_SINK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
-    SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
+    CLOCK: tl.constexpr, HAS_SINK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(q_len, BLOCK_M)
     rank = tl.program_id(0) // blocks
@@ -136,11 +145,14 @@ def forward_kernel(
     slope = 0.0
     if HAS_SLOPE:
         slope = tl.load(SLOPE + h)
+    q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
     if HAS_SINK:
         sink_pointers = SINK + b.to(tl.int64) * sink_b + h * sink_h + (start_m + offs_m) * sink_t
         row_max = tl.load(sink_pointers, mask=in_range, other=0.0).to(tl.float32) * logit_scale
         if HAS_SLOPE:
             row_max = row_max - slope * offs_m.to(tl.float32)
+        if CLOCK == BY_BLOCK:
+            row_max = row_max - q_rest
         row_sum = tl.where(row_max == -float("inf"), 0.0, 1.0)
     else:
         row_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
@@ -174,32 +186,37 @@ def forward_kernel(
         for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
             acc, row_sum, row_max = forward_step(
                 q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len,
-                kv_len, window, table, qk_scale, slope, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-                HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
-                True,
+                kv_len, window, table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed, BLOCK_M,
+                BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, True,
             )  # fmt: skip
     if not HAS_SEGMENTS:
         for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
             acc, row_sum, row_max = forward_step(
                 q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len,
-                kv_len, window, table, qk_scale, slope, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-                HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION,
-                False,
+                kv_len, window, table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed, BLOCK_M,
+                BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, False,
             )  # fmt: skip
     else:
         full_high = low
     for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
         acc, row_sum, row_max = forward_step(
             q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len,
-            window, table, qk_scale, slope, q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-            HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, True,
+            window, table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed, BLOCK_M, BLOCK_N,
+            BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_DROPOUT, INPUT_PRECISION, True,
         )  # fmt: skip
     sees_nothing = row_sum == 0.0
     lse = row_max + tl.log2(row_sum)
     if HAS_SLOPE:
         lse = lse + slope * offs_m.to(tl.float32)
+    if CLOCK == BY_BLOCK:
+        lse = lse + q_rest
     lse_pointers = LSE + batch_head * lse_stride + start_m + offs_m
     factor_offset = (batch * heads).to(tl.int64) * lse_stride
-    store_log_sum_exp(lse_pointers, factor_offset, row_max, row_sum, lse, sees_nothing | ~in_range, HAS_BIAS)
+    store_log_sum_exp(
+        lse_pointers, factor_offset, row_max, row_sum, lse, sees_nothing | ~in_range, HAS_BIAS or CLOCK == EXACT
+    )
     out = acc / tl.where(sees_nothing, 1.0, row_sum)[:, None]
     store_tile(OUT, b, h, start_m, q_len, out, BLOCK_M, BLOCK_DV)

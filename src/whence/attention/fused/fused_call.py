@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -19,7 +20,8 @@ class ScoreEffects:
     ``table`` is packed (see ``packing.pack_tables``), with a column for the score scale, the bias or both; its first
     entry belongs to ``first_distance``. ``slope`` ``[H]`` is a bias of ``slope * distance``. ``decay`` ``[H, 3]`` holds
     floor, span and rate where the score scale has the form ``floor + span * exp(-rate * distance)``; it repeats the
-    table. ``sink`` ``[B, H, T]`` is one more logit per query.
+    table. ``sink`` ``[B, H, T]`` is one more logit per query. ``q_clock`` ``[B, H, T]`` and ``k_clock`` ``[B, H, S]`` are the
+    running sums of a clock in float64.
     """
 
     table: Tensor | None
@@ -29,6 +31,15 @@ class ScoreEffects:
     slope: Tensor | None
     decay: Tensor | None
     sink: Tensor | None
+    q_clock: Tensor | None
+    k_clock: Tensor | None
+
+    def has_factors(self, dtype: torch.dtype) -> bool:
+        """Whether the log-sum-exp of rows comes with factors, because logits may be far from 0 (``store_log_sum_exp``).
+
+        A slope and, without a table, a clock in half precision are not exact there anyway.
+        """
+        return self.has_bias or (self.q_clock is not None and dtype == torch.float32)
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ class FusedCall:
         """The arguments in the order of ``SCHEMA``."""
         e, g, m, s = self.effects, self.gradients, self.mask, self.softmax
         return (
-            self.q, self.k, self.v, e.table, e.slope, e.sink, g.parameters,
+            self.q, self.k, self.v, e.table, e.slope, e.sink, g.parameters, e.q_clock, e.k_clock,
             g.derivatives, e.decay, m.key_mask, m.q_segment_ids, m.k_segment_ids, s.seed,
             e.has_score_scale, e.has_bias, e.first_distance,
             g.dense_score_scale, g.dense_bias, g.num_scale_derivatives, g.num_bias_derivatives, g.has_amplitude,
@@ -104,7 +115,7 @@ class FusedCall:
     def unflatten(cls, arguments: tuple[Any, ...]) -> FusedCall:
         """The inverse of ``flatten``."""
         (
-            q, k, v, table, slope, sink, parameters,
+            q, k, v, table, slope, sink, parameters, q_clock, k_clock,
             derivatives, decay, key_mask, q_segment_ids, k_segment_ids, seed,
             has_score_scale, has_bias, first_distance,
             dense_score_scale, dense_bias, num_scale_derivatives, num_bias_derivatives, has_amplitude,
@@ -115,7 +126,7 @@ class FusedCall:
             q,
             k,
             v,
-            ScoreEffects(table, has_score_scale, has_bias, first_distance, slope, decay, sink),
+            ScoreEffects(table, has_score_scale, has_bias, first_distance, slope, decay, sink, q_clock, k_clock),
             EffectGradients(
                 dense_score_scale, dense_bias, parameters, derivatives, num_scale_derivatives, num_bias_derivatives,
                 has_amplitude,
@@ -128,13 +139,14 @@ class FusedCall:
 #: types and names of the flat arguments, in order
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? table, Tensor? slope, Tensor? sink, Tensor? parameters, "
+    "Tensor? q_clock, Tensor? k_clock, "
     "Tensor? derivatives, Tensor? decay, Tensor? key_mask, Tensor? q_segment_ids, Tensor? k_segment_ids, Tensor? seed, "
     "bool has_score_scale, bool has_bias, SymInt first_distance, "
     "bool dense_score_scale, bool dense_bias, int num_scale_derivatives, int num_bias_derivatives, bool has_amplitude, "
     "SymInt q_offset, bool causal, SymInt? window, bool skip_blocks, "
     "float scale, float temperature, float dropout"
 )
-NUM_TENSORS = 13  # flat arguments up to the seed; the others are not tensors
-NUM_DIFFERENTIABLE = 7  # q, k, v, then table, slope, sink and parameters
+NUM_TENSORS = 15  # flat arguments up to the seed; the others are not tensors
+NUM_DIFFERENTIABLE = 9  # q, k, v, then table, slope, sink, parameters and the two clocks
 EFFECT_INPUTS = slice(3, NUM_DIFFERENTIABLE)
 NUM_ARGUMENTS = SCHEMA.count(",") + 1

@@ -45,8 +45,8 @@ class NeededGradients:
 
 
 def select_gradients(gradients: EffectGradients, needed: list[bool]) -> NeededGradients:
-    """The gradients that autograd needs, where ``needed`` is for table, slope, sink and parameters."""
-    table, slope, _, parameters = needed
+    """The gradients that autograd needs, where ``needed`` is for table, slope, sink, parameters and clocks."""
+    table, slope, _, parameters, _, _ = needed
     g = gradients
     return NeededGradients(
         (g.dense_score_scale, g.dense_bias) if table else (False, False),
@@ -60,7 +60,7 @@ def select_gradients(gradients: EffectGradients, needed: list[bool]) -> NeededGr
 def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the log-sum-exp (see ``packing.lse_shape``), and ``max_distance`` for the backward pass."""
     out = empty_output(call.q, call.v)
-    lse = call.q.new_empty(lse_shape(call.q, call.effects.has_bias), dtype=torch.float32)
+    lse = call.q.new_empty(lse_shape(call.q, call.has_factors), dtype=torch.float32)
     if call.has_padding_rows:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= 128:
@@ -74,7 +74,7 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
     forward_kernel[(blocks * call.batch * call.heads,)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(out, tile.block_m, call.block_dv),
-        lse, call.table, call.slope, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
+        lse, call.table, call.slope, *call.clocks, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
         max_distance if max_distance.numel() else call.dummy, *call.sizes, call.qk_scale, call.logit_scale,
         *call.sink.stride(), call.softmax.dropout, call.seed,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, HAS_SINK=call.effects.sink is not None,
@@ -85,25 +85,26 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
 
 def backward(
     call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, needed: NeededGradients
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, and the table's gradient.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, the table's gradient, and the sums
+    of the gradients of each key's logits ``[B, H, S]``, where there is a clock.
 
     Delta includes the factors of the rows.
     """
-    if call.effects.has_bias:
+    if call.has_factors:
         grad_out = scale_rows(call, grad_out, lse[1])
     lse = lse[0]
     separate = torch.are_deterministic_algorithms_enabled() and any(needed.dense)
     in_dq = replace(needed, dense=(False, False)) if separate else needed
     dq, delta, partial_sums, table_sums = backward_dq(call, grad_out, out, lse, max_distance, in_dq)
-    dk, dv = backward_dkdv(call, grad_out, lse, delta, max_distance)
+    dk, dv, clock_sums = backward_dkdv(call, grad_out, lse, delta, max_distance)
     columns: list[Tensor] = []
     if table_sums is not None:
         columns = list(table_sums.sum(1).unbind(0))
     elif separate:
         columns = backward_tables.table_gradients(call, grad_out, lse, delta, max_distance, needed.dense)
     d_table = _pack_gradients(call, columns, needed.dense) if columns else None
-    return dq, dk, dv, delta, None if partial_sums is None else partial_sums.sum((0, 2)), d_table
+    return dq, dk, dv, delta, None if partial_sums is None else partial_sums.sum((0, 2)), d_table, clock_sums
 
 
 def _pack_gradients(call: DeviceCall, columns: list[Tensor], dense: tuple[bool, bool]) -> Tensor:
@@ -152,7 +153,7 @@ def backward_dq(
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(out, tile.block_m, call.block_dv), call.describe(dq, tile.block_m, call.block_d), lse, delta,
         call.table, derivatives, call.dummy if table_sums is None else table_sums,
-        call.dummy if partial_sums is None else partial_sums, call.slope,
+        call.dummy if partial_sums is None else partial_sums, call.slope, *call.clocks,
         *call.segment_arguments(tile.block_m, by_query=True), max_distance if max_distance.numel() else call.dummy,
         *call.sizes, call.batch * call.heads * call.table_stride, call.qk_scale, call.qk_grad_scale,
         call.softmax.dropout, call.seed,
@@ -168,24 +169,28 @@ def backward_dq(
 
 def backward_dkdv(
     call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor
-) -> tuple[Tensor, Tensor]:
-    """dk and dv; delta comes from ``backward_dq``."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """dk, dv and, with a clock, the sums of the gradients of each key's logits; delta comes from ``backward_dq``."""
     e = call.effects
-    has_decay, has_slope = e.decay is not None, e.slope is not None
+    has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
     tile = tile_configs.dkdv_config(
-        call.max_block_d, call.q.element_size(), e.has_score_scale, has_decay, has_slope, call.segments is not None
-    )
+        call.max_block_d, call.q.element_size(), e.has_score_scale, has_decay, has_slope or has_clock,
+        call.segments is not None,
+    )  # fmt: skip
+    clock_sums = lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len)) if has_clock else None
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
+    splits_slope = has_slope and call.group_size == 1 and not has_clock
     backward_dkdv_kernel[(ceil_div(call.kv_len, tile.block_n) * call.batch * call.kv_heads,)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(dk, tile.block_n, call.block_d), call.describe(dv, tile.block_n, call.block_dv), lse, delta,
-        call.table, call.slope, call.dummy if e.decay is None else e.decay,
+        call.table, call.slope, call.dummy if e.decay is None else e.decay, *call.clocks,
+        call.dummy if clock_sums is None else clock_sums,
         *call.segment_arguments(tile.block_n, by_query=False), max_distance if max_distance.numel() else call.dummy,
         *call.sizes, call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0, NUM_STAGES=tile.num_stages,
         HAS_DECAY=has_decay,
-        SPLIT_SLOPE_BITS=SPLIT_SLOPE_BITS.get(call.q.dtype, 0) if has_slope and call.group_size == 1 else 0,
+        SPLIT_SLOPE_BITS=SPLIT_SLOPE_BITS.get(call.q.dtype, 0) if splits_slope else 0,
         **call.flags, **tile.options,
     )  # fmt: skip
-    return dk, dv
+    return dk, dv, None if clock_sums is None else clock_sums[..., : call.kv_len]

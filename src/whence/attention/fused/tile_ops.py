@@ -48,11 +48,11 @@ def tile_pointers(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.conste
 
 @triton.jit
 def compute_logits(
-    qk, table, qk_scale, slope_bias,
+    qk, table, qk_scale, key_bias,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr,
-    HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_KEY_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Base-2 logits and the tile of score scales. ``slope_bias`` is the contribution of a slope along the keys."""
+    """Base-2 logits and the tile of score scales. ``key_bias`` is what a slope or a clock adds along the keys."""
     if HAS_SCORE_SCALE or HAS_BIAS:
         score_scale, bias = load_table_tiles(table, ROWS, COLUMNS, SIGN, HAS_SCORE_SCALE, HAS_BIAS)
         if HAS_SCORE_SCALE and HAS_BIAS:
@@ -61,24 +61,26 @@ def compute_logits(
             logits = qk * score_scale
         else:
             logits = qk * qk_scale + bias
+        if HAS_KEY_BIAS:
+            logits = logits + key_bias
         return logits, score_scale
     else:
         logits = qk * qk_scale
-        if HAS_SLOPE:
-            logits = logits + slope_bias
+        if HAS_KEY_BIAS:
+            logits = logits + key_bias
         return logits, logits
 
 
 @triton.jit
-def store_log_sum_exp(pointers, factor_offset, row_max, row_sum, lse, hides, HAS_BIAS: tl.constexpr):
-    """Store for the backward pass the log-sum-exp of rows and, with a bias table, their factors ``factor_offset`` later.
+def store_log_sum_exp(pointers, factor_offset, row_max, row_sum, lse, hides, HAS_FACTORS: tl.constexpr):
+    """Store for the backward pass the log-sum-exp of rows and, where they have them, their factors ``factor_offset`` later.
 
     The backward pass computes the weights ``exp2(logits - lse)``. Beyond MAX_LSE, for example in a row with a bias of
     -1e9 at every key, rounding would lose ``log2(row_sum)``. There lse is the largest logit alone, which gives the
     weights before the division by ``row_sum``, and the factor ``1 / row_sum`` multiplies the gradient of the row's
     output. ``hides`` marks rows without visible keys and padding rows: lse = inf gives them p = 0.
     """
-    if HAS_BIAS:
+    if HAS_FACTORS:
         is_beyond = (tl.abs(row_max) > MAX_LSE) & ~hides
         lse = tl.where(is_beyond, row_max, lse)
         factor = tl.where(is_beyond, 1.0 / tl.where(is_beyond, row_sum, 1.0), 1.0)  # exactly 1 in all other rows

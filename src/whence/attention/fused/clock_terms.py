@@ -1,0 +1,66 @@
+"""The bias ``C_i - C_j`` of a clock inside a tile, from two vectors of running sums.
+
+The sums grow with the length and the bias of near tokens is small, so sums in float32 would lose its digits. Each sum is
+stored as two float32 numbers, ``base + rest``. Differences of bases are exact where the tokens are near (they are within a
+factor of two of each other), and the rests are small.
+
+* EXACT: every token has its own base, and ``(base_i - base_j) + (rest_i - rest_j)`` is computed for every pair: float32
+  precision. For float32 inputs, and beside a bias table, where a row's logits may be far from 0.
+* BY_BLOCK: the tokens of a block share the base of its first one. The difference of bases is one number per tile, the rest of
+  the query one per row, and only the rest of the key is added to the logits: as cheap as a slope. The rests grow with the
+  steps of one block, never with the length.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from whence.attention.fused.packing import padded_length
+
+CLOCK_BLOCK = 128  # every tile lies within a block
+BY_BLOCK, EXACT = tl.constexpr(1), tl.constexpr(2)  # values of the compile-time argument CLOCK; 0 for no clock
+
+
+def split_clock(sums: Tensor, scale: float, exact: bool) -> Tensor:
+    """Bases and rests of scaled running sums ``[B, H, n]``: float32 ``[B, H, 2, padded_length(n)]``."""
+    batch, heads, n = sums.shape
+    last_repeated = torch.arange(padded_length(n), device=sums.device).clamp_(max=n - 1)
+    blocks = sums.index_select(-1, last_repeated).double().mul_(scale).unflatten(-1, (-1, CLOCK_BLOCK))
+    split = torch.empty(batch, heads, 2, *blocks.shape[2:], dtype=torch.float32, device=sums.device)
+    split[:, :, 0] = blocks if exact else blocks[..., :1]
+    split[:, :, 1] = blocks - split[:, :, 0]
+    return split.flatten(3)
+
+
+@triton.jit
+def load_clock(X, row, stride, start, TOKENS: tl.constexpr, CLOCK: tl.constexpr):
+    """Base and rest of tokens from start, ``[TOKENS]`` each; BY_BLOCK, the base is one number. Without a clock, 0.
+
+    ``row`` counts sequences and heads, ``stride`` is the padded number of tokens.
+    """
+    base = 0.0
+    rest = 0.0
+    if CLOCK > 0:
+        first = X + row * 2 * stride + start
+        tokens = tl.arange(0, TOKENS)
+        rest = tl.load(first + stride + tokens)
+        if CLOCK == BY_BLOCK:
+            base = tl.load(first)
+        else:
+            base = tl.load(first + tokens)
+    return base, rest
+
+
+@triton.jit
+def clock_tile(row_base, row_rest, column_base, column_rest):
+    """The bias of every pair; ``[rows, 1]`` for rows, ``[1, columns]`` for columns, or numbers."""
+    return (row_base - column_base) + (row_rest - column_rest)
+
+
+@triton.jit
+def clock_stride(length):
+    """``padded_length`` inside a kernel."""
+    return tl.cdiv(length, 128) * 128
