@@ -49,8 +49,9 @@ unit: $(READY)
 mutants: $(READY)
 	WHENCE_ALL_MUTANTS=1 $(BIN)/python -m pytest --numprocesses 2 tests/mutation/test_mutants.py
 
-installed: $(READY)
-	$(BIN)/python tools/check_installed.py
+# without the environment of the checkout: it makes its own
+installed:
+	$(PYTHON) tools/check_installed.py
 
 demo: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m whence.report.gallery --jobs 2 --out build/gallery.html

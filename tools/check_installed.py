@@ -47,18 +47,17 @@ def main() -> None:
         folder = Path(temporary)
         dist, work, venv = folder / "dist", folder / "work", folder / "venv"
         work.mkdir()
-        build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", dist]
+        run([sys.executable, "-m", "venv", venv], work)
+        pip = [venv / "bin/python", "-m", "pip", "--disable-pip-version-check"]
+        build = [*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", dist]
         with ThreadPoolExecutor() as pool:
-            first = [pool.submit(run, [*build, project], ROOT) for project in (ROOT, ROOT / "papers")]
-            first.append(pool.submit(run, [sys.executable, "-m", "venv", venv], work))
-        for future in first:
-            future.result()
+            for future in [pool.submit(run, [*build, project], ROOT) for project in (ROOT, ROOT / "papers")]:
+                future.result()
         library, papers = next(dist.glob("whence-*.whl")), next(dist.glob("whence_papers-*.whl"))
         for wheel in (library, papers):
             check_contents(wheel)
-        install = [venv / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         # --no-compile: the commands import a small part of the packages, and compile that themselves
-        install += ["--no-compile", "--constraint", ROOT / "constraints.txt"]
+        install = [*pip, "install", "--quiet", "--no-compile", "--constraint", ROOT / "constraints.txt"]
         run([*install, library], work)
         run([venv / "bin/python", "-c", "import whence; print(whence.__file__)"], work)
         refused = run([venv / "bin/whence", "compare"], work, check=False)
