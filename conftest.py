@@ -10,6 +10,7 @@ a machine with a GPU nothing happens here, and the kernels are compiled.
 import functools
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -79,6 +80,16 @@ def whence_here(monkeypatch, capfd):
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run
+
+
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Worker processes fork from one that has loaded everything; each alone takes seconds to load torch."""
+    from whence.lab import executors
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["whence.lab.runner", "whence.lab.training", "accelerate", "torch._dynamo"])
+    monkeypatch.setattr(executors, "get_context", lambda method: context)
 
 
 @pytest.fixture

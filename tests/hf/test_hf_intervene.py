@@ -69,7 +69,7 @@ IDENTITIES = {"weights": hf.AttentionEdit, "positions": Unrotated, "input": hf.A
 
 
 @pytest.mark.parametrize("name", EDITS)
-@pytest.mark.parametrize("family", checks.FAMILIES)
+@pytest.mark.parametrize("family", checks.ALL_FAMILIES)
 def test_edits_follow_caches_padding_and_beams(family, name):
     cure, identity = Applied(EDITS[name]()), Applied(IDENTITIES[name]())
     if family == "gpt2" and name == "positions":

@@ -287,10 +287,7 @@ class KilledOnce:
         return {"seed": run.seed}
 
 
-def test_a_killed_worker_fails_only_its_own_run(tmp_path, monkeypatch):
-    context = multiprocessing.get_context("forkserver")  # each worker has what is loaded once
-    context.set_forkserver_preload(["whence.lab.runner"])
-    monkeypatch.setattr(executors, "get_context", lambda method: context)
+def test_a_killed_worker_fails_only_its_own_run(tmp_path, forked_workers):
     study = Study(
         name="s", question="q", task="retrieval", arms=(parse_arm("none"),), seeds=(0, 1, 2, 3), budget=Budget(steps=1),
         decision=Decision(baseline="none"),

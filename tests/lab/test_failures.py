@@ -210,7 +210,7 @@ class Absent(Position):
 """
 
 
-def test_the_line_of_an_error_leaves_the_worker(tmp_path, monkeypatch):
+def test_the_line_of_an_error_leaves_the_worker(tmp_path, monkeypatch, forked_workers):
     """Neither the traceback nor an error of such a class can be sent between processes."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "absent.py").write_text(ABSENT)

@@ -169,7 +169,7 @@ def test_an_interrupted_run_resumes(trained, tmp_path, method):
     assert train_in2(model, byte_tokenizer(), TEXT, tmp_path, **options).settings() == cure.settings()
 
 
-@pytest.mark.parametrize("family", checks.FAMILIES)
+@pytest.mark.parametrize("family", checks.ALL_FAMILIES)
 def test_every_family_can_be_trained(family, tmp_path):
     model, ids = _model(family), tokens(1, 20)
     before, everything = checks.logits(model, ids), everything_of(model)

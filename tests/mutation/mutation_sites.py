@@ -62,16 +62,16 @@ class Mutant:
         return (data[: self.start] + self.mutated.encode() + data[self.end :]).decode()
 
 
-def mutants_of(file, source):
-    """Every mutant of a source, in the order of the text."""
-    finder = Finder(file, source)
+def mutants_of(file, source, function=None):
+    """Every mutant of a source, or of one function of it, in the order of the text."""
+    finder = Finder(file, source, function)
     finder.visit(ast.parse(source))
     return finder.found
 
 
 class Finder(ast.NodeVisitor):
-    def __init__(self, file, source):
-        self.file, self.source = file, source
+    def __init__(self, file, source, function=None):
+        self.file, self.source, self.function = file, source, function
         self.lines = [0]
         for line in source.encode().splitlines(keepends=True):
             self.lines.append(self.lines[-1] + len(line))
@@ -217,6 +217,8 @@ class Finder(ast.NodeVisitor):
         end = self.lines[node.end_lineno - 1] + node.end_col_offset
         original = ast.unparse(node)
         key = (".".join(self.names), original, by)
+        if self.function not in (None, key[0]):
+            return
         number = self.seen[key] = self.seen.get(key, -1) + 1
         text = self.source.encode()[start:end].decode()
         mutant = Mutant(self.file, key[0], node.lineno, kind, original, by, number, start, end, text)
