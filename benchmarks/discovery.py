@@ -1,11 +1,11 @@
 """Planted check of ``whence.discover``: curves made from a known formula with noise over seeds must be named.
 
-    python benchmarks/discovery.py                  # minutes on one core; writes benchmarks/records/discovery.json
+    python benchmarks/discovery.py                  # minutes on one core; writes benchmarks/records/discovery_planted.json
     python benchmarks/discovery.py --protocol benchmarks/discovery_protocol_2.toml
-    python benchmarks/discovery.py --runs 2 --curves bump --out build/discovery.json
+    python benchmarks/discovery.py --runs 2 --curves bump --out build/discovery_planted.json
 
 ``discovery_protocol.toml`` fixes noise levels, draws and criterion. ``discovery_protocol_2.toml`` does the same with as much data as
-the criterion needs; its record is ``discovery_2.json``. A run draws the seeds of one table over the knots of a
+the criterion needs; its record is ``discovery_planted_2.json``. A run draws the seeds of one table over the knots of a
 ``FreeTable``. It recovers its curve if the family is named and every parameter is within 10 %. Without an effect, the name
 must be ``no effect``.
 
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="default: the record of the protocol")
     arguments = parser.parse_args()
     protocol, results = read_protocol(arguments.protocol), {}
-    name = arguments.protocol.stem.replace("_protocol", "")
+    name = arguments.protocol.stem.replace("_protocol", "_planted")
     out = arguments.out or ROOT / "benchmarks" / "records" / f"{name}.json"
     needed = {
         (level, name): seeds_needed(CASES[name], protocol, level)

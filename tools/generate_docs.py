@@ -268,8 +268,8 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
         "discover.md": {
-            "planted": lambda: planted_curves(records.read(folder / "discovery.json")),
-            "planted-2": lambda: planted_curves(records.read(folder / "discovery_2.json")),
+            "planted": lambda: planted_curves(records.read(folder / "discovery_planted.json")),
+            "planted-2": lambda: planted_curves(records.read(folder / "discovery_planted_2.json")),
             "planted-teachers": lambda: learned_curves(records.read(folder / "discovery_teachers.json")),
         },
         "api.md": {"api": api},

@@ -62,6 +62,7 @@ def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, m
     again = (tmp_path / document["report"]).read_text()
     assert "Ranking" in again and "alibi" in again  # the comparison was found beside the discovery
     assert "alibi" in render_records(tmp_path / document["folder"])
+    assert "2 of 6 runs are those of the free table" in page and "existed before this plan" not in page + again
     edited = tmp_path / document["mechanism"]
     edited.write_text(edited.read_text() + "# mine\n")
     refused = run_whence("discover", *SMALL)

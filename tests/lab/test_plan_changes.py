@@ -48,6 +48,14 @@ def test_records_that_another_plan_added_later_are_no_reason():
     assert describe_plan_change(renamed, build_records(FIRST, 1)) is None
 
 
+def test_records_after_a_plan_that_was_written_before_them_are_no_reason():
+    """Two studies of one command judge the same runs, which have the hash of the first."""
+    later = change(FIRST, split="16x")
+    assert describe_plan_change(later, build_records(FIRST, 2), "2026-01-01T01:59:59Z") is None
+    text = describe_plan_change(later, build_records(FIRST, 2), "2026-01-01T02:00:01Z")
+    assert "4 of 4 records" in text and "in split." in text
+
+
 def test_looks_that_were_planned_need_no_recommendation():
     later = change(dataclasses.replace(FIRST, seeds=(0, 1, 2)), looks=(2, 3))
     text = describe_plan_change(later, build_records(FIRST, 1))

@@ -232,9 +232,14 @@ def train_all(contest: list[Study], out: Path, jobs: int | None, deadline: float
     from whence.lab.executors import default_jobs
     from whence.lab.sequential import run_until_decided
     from whence.lab.sources import pin_sources
+    from whence.lab.study_folder import study_folder, write_spec
 
     print(title, file=sys.stderr, flush=True)
     pinned = [pin_sources(study) for study in contest]
+    planned = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    for study in pinned:  # all of them before the first run, which the others use again
+        records.make_folder(study_folder(study, out))
+        write_spec(study, study_folder(study, out), planned)
     seconds = max(1e-3, deadline - time.monotonic())
     with show_arms(pinned, seconds) as callbacks:
         states = run_until_decided(pinned, out, seconds=seconds, jobs=jobs or default_jobs(), **callbacks)

@@ -131,6 +131,7 @@ def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None
             {
                 "name": one.fit.name, "formula": one.fit.describe(row), "bits": one.bits, "held_out": one.held_out,
                 "excess": one.excess, "margin": one.margin, "predicts": one.predicts,
+                "established": one.established,
             }
             for one in kind.naming.ranking
         ],

@@ -183,7 +183,7 @@ class Problem:
         self.knots = np.arange(len(curves.distances)) if knots is None else knots
         self.distances = curves.distances[self.knots]
         self.range = curves.distances  # of the grids: the same for every part of the knots
-        self.hook, self.seeds = curves.hook, curves.seeds
+        self.hook, self.seeds, self.heads = curves.hook, curves.seeds, tuple(heads)
         self.error = curves.standard_error[list(heads)][:, self.knots]
         gaps = np.diff(self.knots)
         self.carry = (
@@ -216,6 +216,16 @@ class Problem:
         found = np.linalg.solve(gram, right[..., None])[..., 0]
         residual = self.target - (found[..., None] * unit).sum(-2)
         return found / norm, (residual**2).sum((-1, -2))
+
+    def slopes(self, curve: Array, values: Array) -> Array:
+        """The weighted least squares slope of values ``[n, heads, knots]`` on a curve ``[heads, knots]``, for each of the n.
+
+        Offsets of heads are invisible: what a constant explains is removed from the curve.
+        """
+        ones, direction = self.whiten(np.ones_like(curve)), self.whiten(curve)
+        level = (ones * direction).sum(-1, keepdims=True) / (ones**2).sum(-1, keepdims=True)
+        direction = direction - level * ones
+        return (self.whiten(values) * direction).sum((-1, -2)) / (direction**2).sum()
 
     def count(self, candidate: Candidate) -> int:
         """The visible numbers of a formula: one of offset and amplitude of each head is invisible."""

@@ -14,6 +14,14 @@ formula that follows them. With one seed only distances are held out.
 
 The name is the formula with the shortest description among those whose held-out error is not distinguishably above the
 best one: the t interval over seeds for the difference contains 0, at the level 5 % for all comparisons together.
+
+An effect is named only if it is established, and is ``no effect`` otherwise:
+
+- It is large enough to matter: the fitted curve of some head varies by ``LEAST_EFFECT`` over the distances. A bias of 0.01 changes
+  the ratio of two weights by 1 %. The noise of long training is smaller than that, so any offset would be significant.
+- Seeds agree on it: the slope of a seed's curve on the fitted one, which is 1 on average, has a t interval over seeds that does not
+  contain 0. The description length takes its noise knot by knot. It underestimates what varies between seeds as a whole, such
+  as a local optimum that some of them reach: their mean has that very curve.
 """
 
 from __future__ import annotations
@@ -38,6 +46,7 @@ ALPHA = 0.05  # error rate of all comparisons of held-out errors with the best t
 LARGEST_ERROR = 1e6  # a fit to half the knots may explode at the others
 EVIDENCE = 10.0  # bits that any effect must save over no effect
 MOST_SEEDS = 5  # left out one after the other
+LEAST_EFFECT = 0.01  # range over distance of a bias in logits, or of a factor whose mean is 1
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class Ranked:
     held_out: float
     excess: float  # of the held-out error over the best formula's
     margin: float  # excess that chance explains
+    established: bool = True  # an effect that is large enough to matter and that seeds agree on; or no effect
 
     @property
     def predicts(self) -> bool:
@@ -102,8 +112,21 @@ def name_formula(curves: Curves, heads: Sequence[int] | None = None, *, pairs: b
         excess = own - errors[best]
         spread = float(excess.std(ddof=1)) / math.sqrt(len(excess)) * critical
         bits = _bits(problem, fit.candidate, fit.chi_square, counts)
-        ranked.append(Ranked(fit, bits, float(own.mean()), float(excess.mean()), spread))
-    return Naming(chosen, tuple(sorted(ranked, key=lambda one: (not one.predicts, one.bits))))
+        established = not fit.candidate.shapes or _is_established(curves, problem, fit)
+        ranked.append(Ranked(fit, bits, float(own.mean()), float(excess.mean()), spread, established))
+    return Naming(chosen, tuple(sorted(ranked, key=lambda one: (not one.established, not one.predicts, one.bits))))
+
+
+def _is_established(curves: Curves, problem: Problem, fit: Fit) -> bool:
+    """Whether an effect is large enough to matter, and seeds agree on it."""
+    curve = fit.evaluate(problem.distances)
+    if np.ptp(curve, axis=1).max() < LEAST_EFFECT:
+        return False
+    if curves.seeds == 1:
+        return True
+    slopes = problem.slopes(curve, curves.values[:, list(problem.heads)])
+    error = float(slopes.std(ddof=1)) / math.sqrt(len(slopes))
+    return float(slopes.mean()) > error * float(t.ppf(1 - ALPHA / 2, len(slopes) - 1))
 
 
 def _shortlist(problem: Problem, candidates: Sequence[Candidate], counts: Counter[int]) -> list[Fit]:

@@ -17,11 +17,14 @@ from whence.lab.study import Study
 EVALUATION = "metric or evaluation lengths"
 
 
-def describe_plan_change(study: Study, records: Iterable[Mapping[str, Any]]) -> str | None:
-    """How many records existed before the plan of the study and in what they were planned otherwise; None if none did."""
+def describe_plan_change(study: Study, records: Iterable[Mapping[str, Any]], planned: str | None = None) -> str | None:
+    """How many records existed before the plan of the study and in what they were planned otherwise; None if none did.
+
+    ``planned`` is when the plan was fixed; without it, the plan is as old as the first record with its hash.
+    """
     listed = list(records)
     own = [started_at(record) for record in listed if record["hash"] == study.hash]
-    first = min(own, default=None)
+    first = min([*own, *([planned] if planned else [])], default=None)
     earlier = 0
     changes: dict[str, None] = {}
     for record in listed:

@@ -37,6 +37,12 @@ def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
     return study
 
 
+def read_planned(folder: Path, reader: RecordReader | None = None) -> str | None:
+    """When the plan of a study was fixed, if its study.json says so."""
+    reader, path = reader or RecordReader(), folder / "study.json"
+    return reader.read(path).get("planned") if reader.exists(path) else None
+
+
 def collect_study(study: Study, folder: Path, comparisons: int | None = None) -> dict[str, Any]:
     """All that a report shows of one study, as plain JSON. Missing runs are left out.
 
@@ -63,7 +69,9 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
             count_items(loaded, study.decision.split), study.decision.alpha,
         ),
         "comparison": comparison, "why_no_comparison": reason,
-        "plan_change": describe_plan_change(study, [record for own in loaded.values() for record in own]),
+        "plan_change": describe_plan_change(
+            study, [record for own in loaded.values() for record in own], read_planned(folder, reader)
+        ),
         "observations": load_observations(study, folder, observe=same_code) or None,
         "panels": tasks.find_task_class(study.task).panels(loaded, baselines) if same_code else [],
         "remarks": tasks.find_task_class(study.task).remarks(loaded, baselines) if same_code else [],

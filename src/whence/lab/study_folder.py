@@ -32,12 +32,15 @@ def weights_path(run: Run, folder: Path) -> Path:
     return folder / "weights" / run.weights_name
 
 
-def write_spec(study: Study, folder: Path) -> None:
-    """Write study.json, with the command that reruns the study, unless it exists. Its notes follow the last command."""
+def write_spec(study: Study, folder: Path, planned: str | None = None) -> None:
+    """Write study.json, with the command that reruns the study, unless it exists. Its notes follow the last command.
+
+    ``planned`` is when the plan was fixed, for a study that reuses the runs of another one with the same command.
+    """
     path = folder / "study.json"
     if not records.exists(path):
         about = {"hash": study.hash, "spec": study.spec(), "about": study.about, "command": records.rerun_command()}
-        records.write(path, about)
+        records.write(path, about if planned is None else about | {"planned": planned})
         return
     stored = records.read(path)
     if stored.get("hash") != study.hash:

@@ -102,7 +102,7 @@ def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -
         lines += ["Left out of the comparisons:", *_list_items(failures, width)]
     changes = [f"{describe_place(study)}: {study['plan_change']}" for study in compared if study["plan_change"]]
     if changes:
-        lines += ["Planned when results existed:", *_list_items(changes, width)]
+        lines += ["Records from before the plan:", *_list_items(changes, width)]
     for study in studies:
         if study.get("remarks"):
             lines += [f"Beside the comparison {describe_place(study)}:", *_list_items(study["remarks"], width)]

@@ -10,6 +10,9 @@ from typing import Any
 from whence import records
 from whence.report.record_page import DISCOVERY
 
+#: in what the comparison differs from the study of tables by the rules of the command
+PLANNED_CHANGES = {"arms", "baseline", "split", "comparisons"}
+
 
 def find_comparisons(place: Path) -> list[Path]:
     """The folders of the studies that judge the mechanism of a discovery: the trained length first, then the longest."""
@@ -39,6 +42,8 @@ def collect_discovery(place: Path, folders: Sequence[Path]) -> dict[str, Any]:
     command = record["command"] or "whence discover"
     if folders:
         findings = collect_findings(list(folders), title, command)
+        for folder, own in zip(folders, findings["studies"], strict=True):
+            own["plan_change"] = _describe_reuse(folder, study.name) or own["plan_change"]
     else:
         when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         findings = {
@@ -49,3 +54,21 @@ def collect_discovery(place: Path, folders: Sequence[Path]) -> dict[str, Any]:
             "environment": record["environment"],
         }
     return findings | {"record": record, "mechanism": str(place / MECHANISM)}
+
+
+def _describe_reuse(folder: Path, tables: str) -> str | None:
+    """What a comparison uses again of the study of tables, if it was planned for that; None if it was not."""
+    from whence.lab.plan_changes import describe_plan_change, find_changes
+    from whence.lab.results import load_arm_records, load_study, read_planned
+
+    study = load_study(folder)
+    listed = [record for arm in study.arms for record in load_arm_records(study, arm, folder)]
+    used = [record for record in listed if record["spec"]["name"] == tables and "evaluation" not in record]
+    others = [record for record in listed if record not in used]
+    changes = {change for record in used for change in find_changes(study, record["spec"])}
+    if not used or changes - PLANNED_CHANGES or describe_plan_change(study, others, read_planned(folder)) is not None:
+        return None
+    return (
+        f"{len(used)} of {len(listed)} runs are those of the free table, which the formula was named from. whence discover fixes the other arms, "
+        "seeds, metric and splits before it trains; no result of the comparison leads to the formula."
+    )

@@ -87,11 +87,14 @@ def _ranking(kind: dict[str, Any]) -> str:
             f"{number + 1}. {one['name']}",
             format_number(one["bits"], 1),
             format_number(one["held_out"], 2),
-            "yes" if one["predicts"] else "no",
+            "not established" if not one.get("established", True) else "yes" if one["predicts"] else "no",
         ]
         for number, one in enumerate(kind["ranking"])
     ]
-    caption = "Ranking: the shortest description among the formulas that predict held-out distances of held-out seeds."
+    caption = (
+        "Ranking: the shortest description among the formulas that predict held-out distances of held-out seeds. An effect is not established "
+        "if it changes no weight by 1 %, or if seeds do not agree on it."
+    )
     return table(caption, ("formula", "bits", "held-out error", "predicts"), rows)
 
 
