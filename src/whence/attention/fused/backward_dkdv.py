@@ -59,10 +59,10 @@ def dkdv_step(
     if CLOCK > 0:
         q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
         if CLOCK == BY_BLOCK:
-            lse = lse - ((q_base - k_base) + q_rest)
-            key_bias = key_bias - k_rest[:, None]
+            lse = lse - ((q_base + k_base) + q_rest)
+            key_bias = k_rest[:, None] + key_bias if HAS_SLOPE else k_rest[:, None]
         else:
-            key_bias = key_bias + clock_tile(q_base[None, :], q_rest[None, :], k_base[:, None], k_rest[:, None])
+            key_bias = clock_tile(q_base[None, :], q_rest[None, :], k_base[:, None], k_rest[:, None])
     if HAS_DECAY:
         if MASKED:  # masked keys after the query must not overflow
             score_scale = floor + span * tl.exp2(-rate * tl.maximum(distance, 0).to(tl.float32))

@@ -78,10 +78,10 @@ def dq_step(
     if CLOCK > 0:
         k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK)
         if CLOCK == BY_BLOCK:
-            lse = lse - (q_base - k_base)
-            key_bias = key_bias - k_rest[None, :]
+            lse = lse - (q_base + k_base)
+            key_bias = k_rest[None, :] + key_bias if HAS_SLOPE else k_rest[None, :]
         else:
-            key_bias = key_bias + clock_tile(q_base[:, None], q_rest[:, None], k_base[None, :], k_rest[None, :])
+            key_bias = clock_tile(q_base[:, None], q_rest[:, None], k_base[None, :], k_rest[None, :])
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     logits, score_scale = compute_logits(
         qk,

@@ -2,10 +2,11 @@
 
 The sums grow with the length and the bias of near tokens is small, so sums in float32 would lose its digits. Each sum is
 stored as two float32 numbers, ``base + rest``. Differences of bases are exact where the tokens are near (they are within a
-factor of two of each other), and the rests are small.
+factor of two of each other), and the rests are small. Keys are stored with the opposite sign, so that kernels add.
 
-* EXACT: every token has its own base, and ``(base_i - base_j) + (rest_i - rest_j)`` is computed for every pair: float32
-  precision. For float32 inputs, and beside a bias table, where a row's logits may be far from 0.
+* EXACT: every token has its own base, and ``(base_i + base_j) + (rest_i + rest_j)`` is computed for every pair: float32
+  precision. For float32 inputs, and where a row's logits may be far from 0: beside a bias table, and without causality.
+  None of these has a slope.
 * BY_BLOCK: the tokens of a block share the base of its first one. The difference of bases is one number per tile, the rest of
   the query one per row, and only the rest of the key is added to the logits: as cheap as a slope. The rests grow with the
   steps of one block, never with the length.
@@ -24,15 +25,34 @@ CLOCK_BLOCK = 128  # every tile lies within a block
 BY_BLOCK, EXACT = tl.constexpr(1), tl.constexpr(2)  # values of the compile-time argument CLOCK; 0 for no clock
 
 
-def split_clock(sums: Tensor, scale: float, exact: bool) -> Tensor:
-    """Bases and rests of scaled running sums ``[B, H, n]``: float32 ``[B, H, 2, padded_length(n)]``."""
+def split_clock(sums: Tensor, scale: float, clock: int) -> Tensor:
+    """Bases and rests of scaled running sums ``[B, H, n]`` in float64: float32 ``[B, H, 2, padded_length(n)]``."""
     batch, heads, n = sums.shape
-    last_repeated = torch.arange(padded_length(n), device=sums.device).clamp_(max=n - 1)
-    blocks = sums.index_select(-1, last_repeated).double().mul_(scale).unflatten(-1, (-1, CLOCK_BLOCK))
-    split = torch.empty(batch, heads, 2, *blocks.shape[2:], dtype=torch.float32, device=sums.device)
-    split[:, :, 0] = blocks if exact else blocks[..., :1]
-    split[:, :, 1] = blocks - split[:, :, 0]
-    return split.flatten(3)
+    split = torch.empty(batch, heads, 2, padded_length(n), dtype=torch.float32, device=sums.device)
+    blocks = split.shape[3] // CLOCK_BLOCK
+    split_clock_kernel[(batch * heads * blocks,)](
+        sums, split, heads, n, blocks, *sums.stride(), scale, CLOCK=clock, BLOCK=CLOCK_BLOCK
+    )
+    return split
+
+
+@triton.jit(do_not_specialize=["heads", "n", "blocks"])
+def split_clock_kernel(
+    SUMS, SPLIT, heads, n, blocks, sums_b, sums_h, sums_t, scale, CLOCK: tl.constexpr, BLOCK: tl.constexpr
+):
+    """One block of tokens of one head. Tokens of padding repeat the last one."""
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    start = tl.program_id(0) % blocks * BLOCK
+    tokens = start + tl.arange(0, BLOCK)
+    sums = SUMS + row // heads * sums_b + row % heads * sums_h
+    values = tl.load(sums + tl.minimum(tokens, n - 1) * sums_t) * scale
+    base = values.to(tl.float32)
+    if CLOCK == BY_BLOCK:
+        first = tl.load(sums + start * sums_t) * scale
+        base = tl.zeros([BLOCK], tl.float32) + first.to(tl.float32)
+    pointers = SPLIT + row * 2 * blocks * BLOCK + tokens
+    tl.store(pointers, base)
+    tl.store(pointers + blocks * BLOCK, (values - base.to(tl.float64)).to(tl.float32))
 
 
 @triton.jit
@@ -56,8 +76,8 @@ def load_clock(X, row, stride, start, TOKENS: tl.constexpr, CLOCK: tl.constexpr)
 
 @triton.jit
 def clock_tile(row_base, row_rest, column_base, column_rest):
-    """The bias of every pair; ``[rows, 1]`` for rows, ``[1, columns]`` for columns, or numbers."""
-    return (row_base - column_base) + (row_rest - column_rest)
+    """The bias of every pair; ``[rows, 1]`` for rows, ``[1, columns]`` for columns."""
+    return (row_base + column_base) + (row_rest + column_rest)
 
 
 @triton.jit

@@ -39,6 +39,7 @@ class DeviceCall:
     def __init__(self, call: FusedCall) -> None:
         self.q, self.k, self.v = align(call.q), align(call.k), align(call.v)
         self.effects, self.mask, self.softmax = call.effects, call.mask, call.softmax
+        self.has_factors = call.has_factors
         self.batch, self.heads, self.q_len, self.head_dim = self.q.shape
         self.kv_heads, self.kv_len, self.value_dim = self.k.shape[1], self.k.shape[2], self.v.shape[3]
         self.group_size = self.heads // self.kv_heads
@@ -98,18 +99,18 @@ class DeviceCall:
         return (self.effects.slope * self.logit_scale).float().clamp(-MAX_SLOPE, MAX_SLOPE).contiguous()
 
     @property
-    def has_factors(self) -> bool:
-        return self.effects.has_factors(self.q.dtype)
+    def clock(self) -> int:
+        """How kernels compute the bias of a clock; see ``clock_terms``. 0 for none."""
+        return 0 if self.effects.q_clock is None else EXACT.value if self.has_factors else BY_BLOCK.value
 
     @cached_property
     def clocks(self) -> tuple[Tensor, Tensor]:
-        """Base-2 running sums at queries and keys; see ``clock_terms``."""
+        """Base-2 running sums at queries and, with the opposite sign, at keys; see ``clock_terms``."""
         q_clock, k_clock = self.effects.q_clock, self.effects.k_clock
         if q_clock is None or k_clock is None:
             return self.dummy, self.dummy
-        return split_clock(q_clock, self.logit_scale, self.has_factors), split_clock(
-            k_clock, self.logit_scale, self.has_factors
-        )
+        scale = self.logit_scale
+        return split_clock(q_clock, scale, self.clock), split_clock(k_clock, -scale, self.clock)
 
     @cached_property
     def sink(self) -> Tensor:
@@ -133,10 +134,9 @@ class DeviceCall:
     def flags(self) -> dict[str, Any]:
         """The compile-time arguments of most kernels."""
         e, m = self.effects, self.mask
-        clock = 0 if e.q_clock is None else EXACT.value if self.has_factors else BY_BLOCK.value
         return {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
-            "HAS_SCORE_SCALE": e.has_score_scale, "HAS_BIAS": e.has_bias, "HAS_SLOPE": e.slope is not None, "CLOCK": clock,
+            "HAS_SCORE_SCALE": e.has_score_scale, "HAS_BIAS": e.has_bias, "HAS_SLOPE": e.slope is not None, "CLOCK": self.clock,
             "CAUSAL": m.causal, "HAS_WINDOW": m.window is not None, "HAS_SEGMENTS": self.segments is not None,
             "HAS_DROPOUT": self.softmax.dropout > 0, "INPUT_PRECISION": self.input_precision,
         }  # fmt: skip

@@ -34,13 +34,6 @@ class ScoreEffects:
     q_clock: Tensor | None
     k_clock: Tensor | None
 
-    def has_factors(self, dtype: torch.dtype) -> bool:
-        """Whether the log-sum-exp of rows comes with factors, because logits may be far from 0 (``store_log_sum_exp``).
-
-        A slope and, without a table, a clock in half precision are not exact there anyway.
-        """
-        return self.has_bias or (self.q_clock is not None and dtype == torch.float32)
-
 
 @dataclass(frozen=True)
 class EffectGradients:
@@ -98,6 +91,12 @@ class FusedCall:
     gradients: EffectGradients
     mask: Mask
     softmax: Softmax
+
+    @property
+    def has_factors(self) -> bool:
+        """Whether rows have factors because their logits may be far from 0; see ``tile_ops.store_log_sum_exp``."""
+        exact = self.q.dtype == torch.float32 or not self.mask.causal  # else a row's own key has a bias of 0
+        return self.effects.has_bias or (self.effects.q_clock is not None and exact)
 
     def flatten(self) -> tuple[Any, ...]:
         """The arguments in the order of ``SCHEMA``."""

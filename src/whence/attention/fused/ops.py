@@ -102,7 +102,7 @@ def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     q, e = call.q, call.effects
     skips = call.mask.skip_blocks and (e.has_bias or e.slope is not None)
     max_distance = q.new_empty(2 * q.shape[1] + 1 if skips else 0, dtype=torch.int32)
-    lse = q.new_empty(lse_shape(q, e.has_factors(q.dtype)), dtype=torch.float32)
+    lse = q.new_empty(lse_shape(q, call.has_factors), dtype=torch.float32)
     return empty_output(q, call.v), lse, max_distance
 
 
