@@ -314,11 +314,11 @@ def draw_conditions(out: Path) -> None:
     conditions.write_figure(found["studies"], out)
 
 
-def draw_prior_study(out: Path) -> None:
-    """The prior in a Qwen-style model, from the committed records of the study with every arm."""
+def draw_prior_study(name: str, out: Path) -> None:
+    """The prior in a Qwen-style model, from the committed records of one study."""
     reader = records.RecordReader()
     folders = [reader.folder(folder) for folder in reader.find_folders(FOLDER / "results", "study.json")]
-    (study,) = (one for one in folders if one.read("study.json")["spec"]["name"] == "prior-gpu")
+    (study,) = (one for one in folders if one.read("study.json")["spec"]["name"] == name)
     draw_prior(read_runs(study), out)
 
 
@@ -354,7 +354,8 @@ def main() -> None:
     )
     draw_probe(ROOT / "docs" / "probe.png", ROOT / "docs" / "probe-why.png")
     draw_conditions(ROOT / "docs" / "epar_when.png")
-    draw_prior_study(ROOT / "docs" / "prior.png")
+    draw_prior_study("prior-gpu", ROOT / "docs" / "prior.png")
+    draw_prior_study("prior-gpu-134m", ROOT / "docs" / "prior_134m.png")
     length_figures.draw(ROOT / "docs")
     mend_figure.draw(FOLDER / "results", mend_figure.PICTURE)
     print("docs/ is up to date")

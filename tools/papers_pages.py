@@ -13,7 +13,8 @@ from whence_papers.ledger.claims import SIGNS
 FIGURES = {
     "epar": {"epar_when.png": "EPAR beside other positions, by task, noise and length"},
     "prior": {
-        "prior.png": "A Qwen-style model of 20M parameters with the prior, beside other positions: loss, length, learned alpha and beta"
+        "prior.png": "A Qwen-style model of 20M parameters with the prior, beside other positions: loss, length, learned alpha and beta",
+        "prior_134m.png": "The model of 134M parameters with rotary position, with and without the prior, one seed each",
     },
     "survey": {
         "probe.png": "SmolLM2-135M-Instruct: accuracy by the position of the answer",
