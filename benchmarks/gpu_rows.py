@@ -99,7 +99,13 @@ def run(names: list[str], budget: float, limit: float, out: Path, *, dry_run: bo
     accelerator = torch.cuda.get_device_name() if DEVICE == "cuda" else "none: a dry run"
     record: dict[str, Any] = {
         "command": "python benchmarks/gpu.py --rows all" + (" --dry-run" if dry_run else ""),
-        "spec": {"dtype": "bfloat16", "causal": True, "allowed_error": MAX_ERROR, "variants": ROW_LABELS},
+        "spec": {
+            "dtype": "bfloat16",
+            "causal": True,
+            "allowed_error": MAX_ERROR,
+            "variants": ROW_LABELS,
+            "models": gpu_models.LABELS,
+        },
         "environment": {},
         "rows": {},
     }

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import gpu_figures as gpu
+import gpu_row_tables
 import length_figures
 import mend_figure
 import mend_tables
@@ -130,6 +131,10 @@ def gpu_tables() -> str:
         gpu.describe_setup(attention, training), gpu.describe_host_cost(host),
         gpu.describe_tests(records.read(folder / "gpu_tests.json")),
     ]  # fmt: skip
+    if (folder / "gpu_rows.json").is_file():
+        measured = records.read(folder / "gpu_rows.json")
+        tables += gpu_row_tables.row_tables(measured)
+        notes.append(gpu_row_tables.describe_rows(measured))
     return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
 
 

@@ -45,6 +45,16 @@ def test_a_dry_run_checks_times_and_records(rows, monkeypatch, tmp_path, capsys)
     assert not timed["shaw"]  # its comparison failed, so it has no time
     printed = capsys.readouterr().out
     assert "Shaw's relative keys                              wrong: the comparison with float64 failed" in printed
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), *sys.path])
+    import gpu_row_tables
+
+    (head, lengths), (_, content), (_, models) = gpu_row_tables.row_tables(record)
+    assert head[0] == "1 x 4/2 heads, 24 tokens, head dim 16"
+    assert lengths[0][2].endswith(" ms") and lengths[2][2].endswith(
+        "x"
+    )  # eager: the first line in ms, others as ratios
+    assert ["Shaw's relative keys", "wrong: the comparison with float64 failed", "", ""] in content
+    assert models[1][0] == "EPAR attached, learnable" and models[1][1].endswith("x")
 
 
 def test_a_row_over_its_time_limit_keeps_what_was_measured(rows, monkeypatch):
