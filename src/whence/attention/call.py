@@ -140,7 +140,7 @@ def describe(call: Call) -> Request:
         head_dim=q.shape[3],
         value_dim=call.v.shape[3],
         offset=layout.offset,
-        bias_numbers=pairs * q.shape[1],
+        bias_numbers=(pairs if call.clock is None else q.shape[0] * q.shape[2] * k.shape[2]) * q.shape[1],
         mask_numbers=0 if layout.is_plain_causal else pairs if mask is None else pairs * q.shape[1],
         pair_mask=None if mask is None else "additive" if mask.is_additive else "boolean",
         dropout=call.dropout > 0,

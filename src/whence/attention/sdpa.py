@@ -26,7 +26,7 @@ class Sdpa(Backend):
     """``torch.nn.functional.scaled_dot_product_attention``."""
 
     name = "sdpa"
-    effects = frozenset({"bias"})
+    effects = frozenset({"bias", "clock"})
     takes_masks = True
     takes_dropout = True
     takes_grouped_heads = True
@@ -35,7 +35,7 @@ class Sdpa(Backend):
     dtypes = "fp64, fp32, fp16, bf16"
     gradients = "q, k, v and every parameter (dense for a learnable bias)"
     tracing = "compile, export, ONNX"
-    purpose = "no score effect, or a small fixed bias"
+    purpose = "no score effect, or a small fixed bias or clock"
 
     def supports(self, request: Request) -> str | None:
         unsupported = super().supports(request)
@@ -55,7 +55,8 @@ class Sdpa(Backend):
             return f"attn_mask and the bias together have {request.bias_numbers} numbers, few enough for a dense mask"
         if not request.effects:
             return "no part acts on the scores, so torch's kernel computes the whole call"
-        return f"the only effect is a fixed bias of {request.bias_numbers} numbers, small enough for a dense mask"
+        only = " and ".join(sorted(request.effects))
+        return f"the only effect is a fixed {only} of {request.bias_numbers} numbers, small enough for a dense mask"
 
     def run(self, call: Call) -> tuple[Tensor, Tensor | None]:
         return compute(call), None
@@ -66,7 +67,8 @@ def compute(call: Call) -> Tensor:
     q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
     temperature, dropout = call.temperature, call.dropout
     grouped = bool(q.shape[1] != k.shape[1])  # under torch.jit.trace, shapes are tensors
-    has_bias = "bias" in position.effects or (layout.pair_mask is not None and layout.pair_mask.is_additive)
+    has_additive_mask = layout.pair_mask is not None and layout.pair_mask.is_additive
+    has_bias = "bias" in position.effects or call.clock is not None or has_additive_mask
     if has_bias and q.dtype == torch.float16:  # the mask must have the dtype of q, and a bias may exceed float16
         q, k, v = q.float(), k.float(), v.float()
     q, scale = with_positive_scale(q, call.scale / temperature)
@@ -83,7 +85,8 @@ def compute(call: Call) -> Tensor:
     if has_bias:
         dtype = torch.promote_types(q.dtype, torch.float32)
         bias = evaluate(position, "bias", layout.hook_distances(dtype), q.shape[1], layout.length_of)
-        added = [None if bias is None else bias.transpose(0, 1), layout.additive_mask(dtype)]
+        clock = None if call.clock is None else call.clock.bias(dtype)
+        added = [None if bias is None else bias.transpose(0, 1), clock, layout.additive_mask(dtype)]
         logits = sum((x for x in added if x is not None), torch.zeros((), dtype=dtype, device=q.device))
         logits = (logits / temperature).masked_fill(~visible, -torch.inf).masked_fill(alone, 0.0)
         top = logits.detach().amax(-1, keepdim=True)

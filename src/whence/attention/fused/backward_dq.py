@@ -7,7 +7,9 @@ row (the dk/dv kernel reads it later), dq and, depending on the compile-time fla
 * gradients of a few parameters per head: the tile of logit gradients is contracted with each parameter's derivative
   table in registers. An amplitude, which multiplies the whole score scale, needs no table: its gradient is ``q . dq``
   divided by the amplitude. The derivative table of a slope is the distance itself;
-* dense table gradients: the sums along the tile's diagonals are added to a table in memory with atomics.
+* dense table gradients: the sums along the tile's diagonals are added to a table in memory with atomics;
+* with a clock, the sum of each row. Without a sink it is 0 up to rounding, mostly that of delta. The same rounding is in the
+  sums of the keys, over many rows; the steps of the clock get the difference, where it cancels.
 
 Where rows have factors, ``scale_rows_kernel`` runs first: it multiplies grad_out by them.
 """
@@ -52,9 +54,9 @@ def scale_rows_kernel(X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.c
 
 @triton.jit
 def dq_step(
-    q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv, batch_head,
-    start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad, bias_table_grad, qk_scale,
-    slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
+    q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
+    batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad, bias_table_grad,
+    qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
@@ -144,12 +146,14 @@ def dq_step(
             NUM_BIAS_DERIVS,
             DERIV_WIDTH,
         )
+    if CLOCK > 0:
+        clock_sums += tl.sum(dlogits, 1)
     if SLOPE_GRAD:
         slope_grad = add_distance_weighted_sum(dlogits, distance0, slope_grad, BLOCK_M, BLOCK_N)
     if HAS_SCORE_SCALE:
         dlogits = dlogits * score_scale
     acc = tl.dot(dlogits.to(k.dtype), k, acc, input_precision=INPUT_PRECISION)
-    return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry
+    return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums
 
 
 @triton.jit(
@@ -169,7 +173,7 @@ def dq_step(
 )
 def backward_dq_kernel(
     Q, K, V, GRAD_OUT, OUT, DQ, LSE, DELTA, TABLE, DERIVATIVES, TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_CLOCK, K_CLOCK,
-    Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset,
+    CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset,
     first_distance, window, table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
@@ -220,6 +224,7 @@ def backward_dq_kernel(
     slope_grad = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
     scale_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_SCALE_GRAD else [1], tl.float32)
     bias_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_BIAS_GRAD else [1], tl.float32)
+    clock_sums = tl.zeros([BLOCK_M if CLOCK > 0 else 1], tl.float32)
     q_segment = 0
     segment_low = 0
     segment_high = 0
@@ -247,8 +252,8 @@ def backward_dq_kernel(
     )
     if HAS_WINDOW and not HAS_SEGMENTS:
         for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
-            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
-                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums = dq_step(
+                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
                 bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
                 BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
@@ -257,8 +262,8 @@ def backward_dq_kernel(
             )  # fmt: skip
     if not HAS_SEGMENTS:
         for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
-            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
-                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums = dq_step(
+                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
                 batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
                 bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
                 BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
@@ -268,8 +273,8 @@ def backward_dq_kernel(
     else:
         full_high = low
     for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
-        acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry = dq_step(
-            q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, b, h_kv,
+        acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums = dq_step(
+            q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
             batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
             bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed, BLOCK_M,
             BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
@@ -284,6 +289,8 @@ def backward_dq_kernel(
             atomic_add_diagonals(bias_carry, bias_table_grad + carry_distance, BLOCK_M, BLOCK_N)
     acc = acc * qk_grad_scale
     store_tile(DQ, b, h, start_m, q_len, acc, BLOCK_M, BLOCK_D)
+    if CLOCK > 0:
+        tl.store(CLOCK_SUMS + batch_head * lse_stride + start_m + offs_m, clock_sums)
     partial_sums = PARTIAL_SUMS + (batch_head * blocks + block) * 8
     COUNT: tl.constexpr = NUM_SCALE_DERIVS + NUM_BIAS_DERIVS
     if COUNT > 0:

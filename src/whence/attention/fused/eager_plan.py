@@ -243,7 +243,7 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, delta, sums, head_values, delta,
-            delta, delta, delta, delta, delta, *sizes, 0, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            delta, delta, delta, delta, delta, delta, *sizes, 0, self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         tile = self.dkdv_tile
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0

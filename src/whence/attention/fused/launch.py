@@ -85,9 +85,9 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
 
 def backward(
     call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, needed: NeededGradients
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, the table's gradient, and the sums
-    of the gradients of each key's logits ``[B, H, S]``, where there is a clock.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, the table's gradient and, with a
+    clock, the sums of the gradients of the logits of each query ``[B, H, T]`` and key ``[B, H, S]``.
 
     Delta includes the factors of the rows.
     """
@@ -96,15 +96,15 @@ def backward(
     lse = lse[0]
     separate = torch.are_deterministic_algorithms_enabled() and any(needed.dense)
     in_dq = replace(needed, dense=(False, False)) if separate else needed
-    dq, delta, partial_sums, table_sums = backward_dq(call, grad_out, out, lse, max_distance, in_dq)
-    dk, dv, clock_sums = backward_dkdv(call, grad_out, lse, delta, max_distance)
+    dq, delta, partial_sums, table_sums, q_sums = backward_dq(call, grad_out, out, lse, max_distance, in_dq)
+    dk, dv, k_sums = backward_dkdv(call, grad_out, lse, delta, max_distance)
     columns: list[Tensor] = []
     if table_sums is not None:
         columns = list(table_sums.sum(1).unbind(0))
     elif separate:
         columns = backward_tables.table_gradients(call, grad_out, lse, delta, max_distance, needed.dense)
     d_table = _pack_gradients(call, columns, needed.dense) if columns else None
-    return dq, dk, dv, delta, None if partial_sums is None else partial_sums.sum((0, 2)), d_table, clock_sums
+    return dq, dk, dv, delta, None if partial_sums is None else partial_sums.sum((0, 2)), d_table, q_sums, k_sums
 
 
 def _pack_gradients(call: DeviceCall, columns: list[Tensor], dense: tuple[bool, bool]) -> Tensor:
@@ -135,8 +135,9 @@ def scale_rows(call: DeviceCall, grad_out: Tensor, factor: Tensor) -> Tensor:
 
 def backward_dq(
     call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, needed: NeededGradients
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """dq, delta, each program's sums for the parameters, and the dense table sums per sequence and head."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """dq, delta, each program's sums for the parameters, the dense table sums per sequence and head and, with a clock, the sums
+    of the gradients of each query's logits."""
     tile = tile_configs.dq_config(
         call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense), call.has_tma
     )
@@ -148,13 +149,14 @@ def backward_dq(
     if any(needed.dense):
         table_sums = lse.new_zeros(sum(needed.dense), call.batch, call.heads, call.table_stride)
     derivatives = call.dummy if needed.derivatives is None else needed.derivatives
+    clock_sums = torch.empty_like(lse) if call.clock else None
     backward_dq_kernel[(blocks * call.batch * call.heads,)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(out, tile.block_m, call.block_dv), call.describe(dq, tile.block_m, call.block_d), lse, delta,
         call.table, derivatives, call.dummy if table_sums is None else table_sums,
         call.dummy if partial_sums is None else partial_sums, call.slope, *call.clocks,
-        *call.segment_arguments(tile.block_m, by_query=True), max_distance if max_distance.numel() else call.dummy,
+        call.dummy if clock_sums is None else clock_sums, *call.segment_arguments(tile.block_m, by_query=True), max_distance if max_distance.numel() else call.dummy,
         *call.sizes, call.batch * call.heads * call.table_stride, call.qk_scale, call.qk_grad_scale,
         call.softmax.dropout, call.seed,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0,
@@ -164,7 +166,7 @@ def backward_dq(
         SLOPE_GRAD=needed.slope, AMPLITUDE_GRAD=needed.amplitude, NUM_STAGES=tile.num_stages,
         **call.flags, **tile.options,
     )  # fmt: skip
-    return dq, delta, partial_sums, table_sums
+    return dq, delta, partial_sums, table_sums, None if clock_sums is None else clock_sums[..., : call.q_len]
 
 
 def backward_dkdv(

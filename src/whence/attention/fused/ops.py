@@ -34,7 +34,7 @@ library.define(f"fused_attention({SCHEMA}) -> (Tensor, Tensor, Tensor)")
 # needed: whether gradients of table, slope, sink, parameters and the clocks at queries and keys are needed
 library.define(
     f"fused_attention_backward(Tensor grad_out, Tensor out, Tensor lse, Tensor max_distance, {SCHEMA}, bool[] needed)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
@@ -60,7 +60,7 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Gradients of q, k, v, table, sink and the clock at the keys, and the sums from which
+    """Gradients of q, k, v, table, sink and the clocks at queries and keys, and the sums from which
     ``_slope_and_parameter_gradients`` continues.
 
     Tensors that are not needed are empty.
@@ -71,22 +71,22 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, 
     call = FusedCall.unflatten(tuple(arguments))
     with torch.cuda.device_of(call.q):
         on_device = launch.DeviceCall(call)
-        dq, dk, dv, delta, sums, d_table, clock_sums = launch.backward(
+        dq, dk, dv, delta, sums, d_table, q_sums, k_sums = launch.backward(
             on_device, align(grad_out), align(out), lse, max_distance, launch.select_gradients(call.gradients, needed)
         )
     d_sink = lse.new_empty(0)
     sink, temperature = call.effects.sink, call.softmax.temperature
-    if (needed[2] or needed[4]) and sink is not None:
+    if needed[2] and sink is not None:
         rows = slice(sink.shape[2])
         # beyond tile_ops.MAX_LSE, the division by the sum of the weights is in delta
         probability = torch.exp2(sink * (LOG2E / temperature) - lse[0, :, :, rows])
         d_sink = probability.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
-    d_k_clock = None
-    if needed[5] and clock_sums is not None:  # key j enters the logits as -C_j
-        d_k_clock = clock_sums.double().div_(-temperature)
+    # the bias is C_i - C_j
+    d_q_clock = q_sums.double().div_(temperature) if needed[4] and q_sums is not None else None
+    d_k_clock = k_sums.double().div_(-temperature) if needed[5] and k_sums is not None else None
     three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
     dq, dk, dv = (d if used is x else _copy_into(torch.empty_like(x), d) for d, used, x in three)
-    return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in (d_table, d_sink, d_k_clock, sums))
+    return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in (d_table, d_sink, d_q_clock, d_k_clock, sums))
 
 
 def _copy_into(target: Tensor, x: Tensor) -> Tensor:
@@ -111,14 +111,17 @@ def _backward_shapes(
 ) -> tuple[Tensor, ...]:
     *arguments, (table_needed, slope_needed, sink_needed, parameters_needed, q_clock_needed, k_clock_needed) = rest
     call = FusedCall.unflatten(tuple(arguments))
-    q, table, sink, g, k_clock = call.q, call.effects.table, call.effects.sink, call.gradients, call.effects.k_clock
+    q, table, sink, g = call.q, call.effects.table, call.effects.sink, call.gradients
     dense = table_needed and (g.dense_score_scale or g.dense_bias)
     d_table = table.new_empty(table.shape) if dense and table is not None else lse.new_empty(0)
-    d_sink = sink.new_empty(sink.shape) if (sink_needed or q_clock_needed) and sink is not None else lse.new_empty(0)
+    d_sink = sink.new_empty(sink.shape) if sink_needed and sink is not None else lse.new_empty(0)
     sums = lse.new_empty((q.shape[1], NUM_SLOTS) if slope_needed or parameters_needed else 0)
-    wanted = k_clock_needed and k_clock is not None
-    d_k_clock = lse.new_empty(k_clock.shape, dtype=torch.float64) if wanted else lse.new_empty(0)
-    return torch.empty_like(q), torch.empty_like(call.k), torch.empty_like(call.v), d_table, d_sink, d_k_clock, sums
+    clocks = ((call.effects.q_clock, q_clock_needed), (call.effects.k_clock, k_clock_needed))
+    d_clocks = (
+        lse.new_empty(clock.shape, dtype=torch.float64) if needed and clock is not None else lse.new_empty(0)
+        for clock, needed in clocks
+    )
+    return torch.empty_like(q), torch.empty_like(call.k), torch.empty_like(call.v), d_table, d_sink, *d_clocks, sums
 
 
 # --- gradients -----------------------------------------------------------------------------------------------------
@@ -142,12 +145,10 @@ class FusedForward(torch.autograd.Function):
             return (None,) * NUM_ARGUMENTS
         saved = ctx.saved_tensors  # read once: activation checkpointing allows a single unpacking
         arguments, results = (*saved[:NUM_TENSORS], *ctx.settings), saved[NUM_TENSORS:]
-        dq, dk, dv, d_table, d_sink, d_k_clock, sums = torch.ops.whence.fused_attention_backward.default(
+        dq, dk, dv, d_table, d_sink, d_q_clock, d_k_clock, sums = torch.ops.whence.fused_attention_backward.default(
             grad_out, *results, *arguments, ctx.needed
         )
         d_slope, d_parameters = _slope_and_parameter_gradients(sums, FusedCall.unflatten(arguments), ctx.needed)
-        # a query's clock moves all its keys, which has an effect against the sink alone
-        d_q_clock = -d_sink.double() if d_sink.numel() else None
         effects = zip((d_table, d_slope, d_sink, d_parameters, d_q_clock, d_k_clock), ctx.needed, strict=True)
         none = (None,) * (NUM_ARGUMENTS - NUM_DIFFERENTIABLE)
         return (dq, dk, dv, *(gradient if needed else None for gradient, needed in effects), *none)
