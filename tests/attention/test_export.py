@@ -195,7 +195,7 @@ def test_gradients_of_the_tiled_operator_have_the_strides_it_announces(layout):
 
 # these use no operator that others in the catalogue do not use; a conversion costs two seconds each
 ALIKE = (
-    "Rotary, YaRN", "Kerple, log", "Kerple, power", "Epar, basic", "Epar", "Alibi", "PowerPrior", "Sink", "LogTemperature",
+    "Rotary, YaRN", "Rotary, proportional", "Kerple, log", "Kerple, power", "Epar, basic", "Epar", "Alibi", "PowerPrior", "Sink", "LogTemperature",
     "ScalableSoftmax",
     "LearnedRotary", "XPos", "DataDependentAlibi", "Fope", "AxialRotary", "SwinBias", "Pope", "Dape", "GrapeA", "QueryTable",
     "DualChunkRotary", "StringRotary",

@@ -6,7 +6,7 @@ import torch
 import whence
 from whence.checks import CHECKS, TOKENS, layers
 from whence.checks.fixture import Failure, Fixture
-from whence.position import DynamicNtk, Llama3, LongRope, Proportional, Yarn
+from whence.position import DynamicNtk, Llama3, LongRope, Yarn
 from whence.position.catalogue import CATALOGUE
 
 HALF = 4  # pairs of a head of width 8
@@ -15,11 +15,9 @@ VARIANTS = {
     "Rotary interleaved + Alibi symmetric, learnable": lambda: (
         whence.Rotary(layout="interleaved") + whence.Alibi(3, form="symmetric", learnable=True, scale=1.1)
     ),
-    "Rotary partial + T5 bidirectional": lambda: (
-        whence.Rotary(rotary_dim=4) + whence.T5Bias(4, form="bidirectional", buckets=8, max_distance=16)
-    ),
-    "Rotary proportional + Rotary llama3": lambda: (
-        whence.Rotary(scaling=Proportional(0.5, factor=4.0)) + whence.Rotary(scaling=Llama3(8.0, original=16))
+    "Rotary partial, llama3 + T5 bidirectional": lambda: (
+        whence.Rotary(rotary_dim=4, scaling=Llama3(8.0, original=16))
+        + whence.T5Bias(4, form="bidirectional", buckets=8, max_distance=16)
     ),
     "Rotary dynamic + Recency per head": lambda: (
         whence.Rotary(scaling=DynamicNtk(4.0, original=4), context=16) + whence.Recency(6, heads=4)

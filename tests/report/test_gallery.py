@@ -18,11 +18,11 @@ from whence.position.catalogue import CATALOGUE, Entry
 from whence.report.gallery import page as module
 from whence.report.gallery import write_gallery
 from whence.report.gallery.__main__ import main
-from whence.report.gallery.exhibits import COMPOSITIONS, ENTRIES, HEADS, LENGTH, SLIDERS, even, make_exhibit
+from whence.report.gallery.exhibits import COMPOSITIONS, HEADS, LENGTH, SLIDERS, even, make_exhibit
 from whence.report.gallery.tables import SHORTEST_AXIS, TOLERANCE, build_inputs, compute_tables, measure_error
 
 CHROMIUM = Path("/usr/bin/chromium")
-ALL = {exhibit.entry.name: exhibit for exhibit in (*map(make_exhibit, ENTRIES), *COMPOSITIONS)}
+ALL = {exhibit.entry.name: exhibit for exhibit in (*map(make_exhibit, CATALOGUE), *COMPOSITIONS)}
 QUICK = tuple(entry for entry in CATALOGUE if entry.name in ("Alibi", "Recency"))
 
 
@@ -40,7 +40,7 @@ def test_sliders_start_at_the_catalogue_and_their_ends_can_be_built(name):
 
 
 def test_every_mechanism_with_an_effect_of_its_arguments_has_sliders():
-    names = {entry.name for entry in ENTRIES}
+    names = {entry.name for entry in CATALOGUE}
     assert SLIDERS.keys() <= names
     zero = {"FreeTable", "Recency"}  # as initialized
     assert names - SLIDERS.keys() == {

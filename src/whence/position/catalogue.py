@@ -141,6 +141,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("Learned", lambda h, d: Learned(h * d, 512, std=0.3), "a learned vector per position added to the input", "arXiv 1705.03122"),
     Entry("Rotary", lambda h, d: Rotary(), "queries and keys rotated by their position", "arXiv 2104.09864"),
     Entry("Rotary, YaRN", lambda h, d: Rotary(scaling=Yarn(factor=4.0, original=64)), "rotary with low frequencies interpolated, for longer contexts", "arXiv 2309.00071"),
+    Entry("Rotary, proportional", lambda h, d: Rotary(scaling=Proportional(max(0.25, 2 / d))), "rotary on the highest frequencies of a head; the other columns do not rotate", "Gemma 4 in transformers"),
     Entry("LearnedRotary", lambda h, d: LearnedRotary(d), "rotary with learned frequencies", "arXiv 2512.07805"),
     Entry("XPos", lambda h, d: XPos(center=2048.0), "rotary with a decay of each pair of columns over distance", "arXiv 2212.10554"),
     Entry("Fope", lambda h, d: Fope(d, context=64, learnable=True), "rotary with a mixture of frequencies in every plane", "arXiv 2412.17739"),

@@ -1,4 +1,4 @@
-"""What the gallery shows: each entry of the catalogue, proportional rotary, and the constructor arguments that have a slider.
+"""What the gallery shows: each entry of the catalogue, and the constructor arguments that have a slider.
 
 An exhibit with sliders has an expression with a field per slider, such as ``Alibi(scale={scale})``. It is both the code
 on the page and, parsed, the mechanism that is evaluated.
@@ -16,7 +16,7 @@ from whence import position as p
 from whence.errors import usage_error
 from whence.position.alibi import slopes
 from whence.position.base import Position
-from whence.position.catalogue import CATALOGUE, Entry
+from whence.position.catalogue import Entry
 from whence.position.expression import ModelDims, build_position
 
 HEADS, HEAD_DIM, LENGTH = 4, 16, 48
@@ -123,18 +123,6 @@ def _insert(default: float, stops: Iterable[float]) -> tuple[float, ...]:
     values[min(range(len(values)), key=lambda n: abs(values[n] - default))] = default
     return tuple(values)
 
-
-#: a setting of a class that has an entry already, shown after the other settings of this class
-PROPORTIONAL = Entry(
-    "Rotary, proportional",
-    lambda h, d: p.Rotary(scaling=p.Proportional(0.25)),
-    "rotary on the highest frequencies of a head; the other columns do not rotate",
-    "Gemma 4 in transformers",
-)
-#: what the gallery shows
-ENTRIES: tuple[Entry, ...] = tuple(
-    one for entry in CATALOGUE for one in ((entry, PROPORTIONAL) if entry.name == "Rotary, YaRN" else (entry,))
-)
 
 #: expression and sliders of entries of the catalogue; an entry that is missing here is shown without sliders
 SLIDERS: dict[str, tuple[str, tuple[Slider, ...]]] = {

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from whence import __version__, records
 from whence.errors import WhenceError
-from whence.position.catalogue import Entry
-from whence.report.gallery.exhibits import COMPOSITIONS, ENTRIES, HEADS, LENGTH, Exhibit, Slider, make_exhibit
+from whence.position.catalogue import CATALOGUE, Entry
+from whence.report.gallery.exhibits import COMPOSITIONS, HEADS, LENGTH, Exhibit, Slider, make_exhibit
 from whence.report.gallery.tables import DRAWN, SHORTEST_AXIS, TOLERANCE, GridTables, compute_tables
 from whence.report.html_page import definition_list, read_asset, render_page
 
@@ -77,7 +77,7 @@ MAP = Template("""<figure class="$css"><h4>$title <span>$note</span></h4>
 def write_gallery(
     path: str | os.PathLike[str],
     *,
-    entries: Iterable[Entry] = ENTRIES,
+    entries: Iterable[Entry] = CATALOGUE,
     compositions: Sequence[Exhibit] = COMPOSITIONS,
     jobs: int = 1,
     progress: Callable[[int, int, str], None] | None = None,
@@ -86,7 +86,7 @@ def write_gallery(
 
     Args:
         path: the HTML file; missing folders are created.
-        entries: the mechanisms. Default: the whole catalogue, and proportional rotary.
+        entries: the mechanisms. Default: the whole catalogue.
         compositions: what the section on composition shows; it is left out if this is empty.
         jobs: number of processes that evaluate. More than one needs entries of the catalogue.
         progress: called before each mechanism with the number done, the total, and the name of the next.
@@ -125,7 +125,7 @@ def write_gallery(
 def _render_named(name: str) -> str:
     """The article of a built-in exhibit; exhibits themselves cannot be sent to another process."""
     torch.set_num_threads(1)
-    built_in = (*map(make_exhibit, ENTRIES), *COMPOSITIONS)
+    built_in = (*map(make_exhibit, CATALOGUE), *COMPOSITIONS)
     return render_article(compute_tables(next(one for one in built_in if one.entry.name == name)))
 
 
