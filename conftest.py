@@ -168,8 +168,9 @@ def check_addresses(monkeypatch):
     def note(executor, arguments, named):
         nonlocal starts, ends
         ready = prepare(executor, arguments, named)
-        # an argument is a tensor, a TMA descriptor of one, or a tuple that begins with one
-        flat = [x[0] if isinstance(x, tuple) else x for x in (*ready[0], *ready[1].values())]
+        # an argument is a tensor, a TMA descriptor of one, or a tuple of tensors and numbers
+        given = (*ready[0], *ready[1].values())
+        flat = [x for argument in given for x in (argument if isinstance(argument, tuple) else (argument,))]
         bases = [getattr(x, "base", x) for x in flat]
         spans = sorted(extent(x) for x in bases if isinstance(x, torch.Tensor) and x.numel())
         starts, ends = (np.array(side, np.uint64) for side in zip(*spans, strict=True))

@@ -49,6 +49,8 @@ POSITIONS = {
     "forget + t5 + sink": lambda heads: (
         whence.ForgetGate(8, heads) + whence.T5Bias(heads, std=1.0) + whence.Sink(heads)
     ),
+    "fire": lambda heads: whence.Fire(heads),
+    "epar, query": lambda heads: whence.Epar(heads, length="query", learnable=True),
     "none": lambda heads: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)

@@ -26,7 +26,7 @@ def request(*effects, **facts):
     usual = {
         "return_weights": False, "learnable": False, "device": torch.device("cpu"), "dtype": torch.float32,
         "head_dim": D, "value_dim": D, "offset": 0, "bias_numbers": 10, "mask_numbers": 0, "pair_mask": None, "no_table": None,
-        "dropout": False, "grouped_heads": False,
+        "pair_form": None, "dropout": False, "grouped_heads": False,
         "compiling": False, "exporting": False, "transforming": False, "input_gradient": False, "no_score_mod": None,
     }  # fmt: skip
     facts = {"learnable_scores": facts.get("learnable", False), **facts}

@@ -173,9 +173,9 @@ def test_auto_takes_it_on_a_gpu_where_triton_cannot_run(monkeypatch):
     there = {name: getattr(large, name) for name in ("device", "dtype", "bias_numbers", "head_dim", "value_dim")}
     q = torch.zeros(1, H, 4, D)
     for position, backend in (
-        (frozen(Fire(H)), "flex"),
-        (Epar(H, length="query"), "flex"),
-        (Fire(H), "blockwise"),
+        (frozen(Fire(H) + T5Bias(H)), "flex"),
+        (Fire(H) + T5Bias(H), "blockwise"),
+        (Fire(H), "triton"),
         (ByQuery(), "blockwise"),
     ):
         facts = describe(prepare(Arguments(q, q, q, position=position, causal=True)))

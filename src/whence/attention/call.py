@@ -19,12 +19,13 @@ from whence.attention.clock import Clock, run_clock
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import CausalOnly, usage_error
-from whence.position.base import Position, Rows, require_position
+from whence.position.base import DECAY, LOG_NETWORK, Position, Rows, require_position
 from whence.position.no_position import NoPosition
 from whence.position.score_mod import ScoreMod
 from whence.validation import require_flag, require_integer, require_number
 
 ON_SCORES = frozenset({"score_scale", "bias", "content_bias", "value_bias"})
+PAIR_FORM_HOOKS = {DECAY: {"score_scale"}, LOG_NETWORK: {"bias"}}
 MAX_DISTANCES = 1 << 20  # of a table where positions leave gaps
 
 
@@ -68,6 +69,7 @@ class Request:
     dropout: bool
     grouped_heads: bool  # k and v have fewer heads than q
     no_table: str | None  # why the effects are not one table over distances; None when they are
+    pair_form: str | None  # form of the only effect of distance, where the query's length scales the distance
     compiling: bool
     exporting: bool
     transforming: bool  # inside torch.func or forward-mode AD
@@ -146,6 +148,7 @@ def describe(call: Call) -> Request:
         dropout=call.dropout > 0,
         grouped_heads=bool(q.shape[1] != k.shape[1]),  # under torch.jit.trace, shapes are tensors
         no_table=why_no_table(position, layout),
+        pair_form=find_pair_form(position, layout),
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
         transforming=torch_modes.is_transforming(),
@@ -163,6 +166,25 @@ def learns_in_scores(position: Position) -> bool:
 
 def why_no_table(position: Position, layout: Layout) -> str | None:
     """Why the effects on the scores are not one table over distances, as a clause; None when they are."""
+    not_by_distance = _why_not_by_distance(position, layout)
+    if not_by_distance is not None:
+        return not_by_distance
+    lengths = (_why_lengths_differ(part, layout) for part in position.parts)
+    return next((length for length in lengths if length is not None), None)
+
+
+def find_pair_form(position: Position, layout: Layout) -> str | None:
+    """``PairFunction.form`` of the only part that changes scores, where it has ``length="query"``; None for all else."""
+    active = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
+    if len(active) != 1 or active[0].length != "query" or _why_not_by_distance(position, layout) is not None:
+        return None
+    hooks = active[0].effects & {"score_scale", "bias"}
+    pair = active[0].pair_function(next(iter(hooks))) if len(hooks) == 1 else None
+    return None if pair is None or hooks != PAIR_FORM_HOOKS.get(pair.form) else pair.form
+
+
+def _why_not_by_distance(position: Position, layout: Layout) -> str | None:
+    """Why the effects on the scores differ between pairs of the same distance and query, as a clause; None if they do not."""
     if torch_modes.is_transforming():
         return "torch.func and forward-mode AD need plain operations"
     if layout.pair_mask is not None:
@@ -172,9 +194,6 @@ def why_no_table(position: Position, layout: Layout) -> str | None:
     for part in position.parts:
         if part.effects & {"content_bias", "value_bias"}:
             return f"{type(part).__name__} depends on the content of queries or keys"
-        length = _why_lengths_differ(part, layout)
-        if length is not None:
-            return length
     return None
 
 

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
 LENGTHS = ("context", "query", "sequence")
+#: forms of a ``PairFunction``: floor, span and rate of ``floor + span * exp(-rate * |distance| / length)``; and c, threshold,
+#: weights and biases of the hidden units, which are the same for all heads, output weights and output bias of ``Fire``
+DECAY, LOG_NETWORK = "decay", "log network"
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class PairFunction:
     numbers: Tensor  # [heads or 1, n]
     #: (read, distance, length) -> the value, where ``read(i)`` is number i of the head, and all are scalars or of one shape
     evaluate: Callable[[Callable[[int], Tensor], Tensor, Tensor], Tensor]
+    form: str | None = None  # DECAY or LOG_NETWORK, if the numbers are those of this form: fused kernels evaluate it
 
 
 class Position(nn.Module):

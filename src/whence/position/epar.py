@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.position.base import LENGTHS, HookGradients, PairFunction, ParameterGradient, Position
+from whence.position.base import DECAY, LENGTHS, HookGradients, PairFunction, ParameterGradient, Position
 from whence.position.parameter import BoundedParameter
 from whence.validation import require_choice, require_flag
 
@@ -109,7 +109,9 @@ class Epar(Position):
             return None
         numbers = torch.cat([x.reshape(-1, 1) for x in self.score_scale_decay(1)], -1)
         return PairFunction(
-            numbers, lambda read, distance, length: read(0) + read(1) * torch.exp(-read(2) * (distance.abs() / length))
+            numbers,
+            lambda read, distance, length: read(0) + read(1) * torch.exp(-read(2) * (distance.abs() / length)),
+            DECAY,
         )
 
     def repr_items(self) -> Iterator[tuple[str, object]]:

@@ -18,10 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import LENGTHS, PairFunction, Position
+from whence.position.base import LENGTHS, LOG_NETWORK, PairFunction, Position
 from whence.validation import require_choice, require_dim, require_number, require_table
 
 EPS = 1e-6  # keeps the division finite when c or the threshold approaches 0 in training
+MAX_FUSED_UNITS = 128  # fused kernels hold one number of each hidden unit in registers
 
 
 class Fire(Position):
@@ -89,7 +90,7 @@ class Fire(Position):
                 total = total + read(2 * units + unit) * torch.relu(read(unit) * x + read(units + unit))
             return total
 
-        return PairFunction(numbers, evaluate)
+        return PairFunction(numbers, evaluate, LOG_NETWORK if units <= MAX_FUSED_UNITS else None)
 
     def normalized_distance(self, distance: Tensor, length: Any) -> Tensor:
         """The input of the network: distances ``[n]`` relative to the position ``length - 1``."""

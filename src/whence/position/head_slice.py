@@ -132,7 +132,7 @@ class HeadSlice(Position):
 
     def pair_function(self, hook: str) -> PairFunction | None:
         own = self.mechanism.pair_function(hook)
-        return None if own is None else PairFunction(self._rows(own.numbers), own.evaluate)
+        return None if own is None else PairFunction(self._rows(own.numbers), own.evaluate, own.form)
 
     def _select(self, x: Tensor | None) -> Tensor | None:
         return None if x is None else self._rows(x)

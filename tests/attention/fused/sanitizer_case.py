@@ -14,6 +14,8 @@ def main() -> None:
         whence.T5Bias(4),
         whence.Epar(4, learnable=True, context=64) + whence.T5Bias(4) + whence.Sink(4),
         whence.PowerPrior(4),
+        whence.Fire(4),
+        whence.Epar(4, learnable=True, length="query"),
     ]
     masks = [{}, {"window": 9}, {"lengths": torch.tensor([111, 60], device="cuda")}]
     for position in positions:

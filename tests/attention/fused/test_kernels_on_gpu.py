@@ -26,11 +26,7 @@ HALVES = (torch.bfloat16, torch.float16)
 TAKEN = {"score_scale", "bias", "sink", "rotate"}
 HEADS, WIDTH = 4, 64
 
-MECHANISMS = {
-    entry.name: entry.make
-    for entry in CATALOGUE
-    if entry.make(2, 8).effects <= TAKEN and entry.make(2, 8).length != "query"
-} | {
+MECHANISMS = {entry.name: entry.make for entry in CATALOGUE if entry.make(2, 8).effects <= TAKEN} | {
     "Alibi, learnt": lambda h, d: Alibi(h, form="symmetric", learnable=True),
     "T5Bias, both sides": lambda h, d: T5Bias(h, form="bidirectional", std=1.0),
     "Epar + T5Bias": lambda h, d: Epar(h, context=64, learnable=True) + T5Bias(h, form="bidirectional", std=1.0),
@@ -98,7 +94,7 @@ def test_every_mechanism_under_every_mask(name, mask):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
-@pytest.mark.parametrize("name", ["Epar + T5Bias", "Alibi + Sink"])
+@pytest.mark.parametrize("name", ["Epar + T5Bias", "Alibi + Sink", "Fire"])
 @pytest.mark.parametrize("width, value_dim", [(16, 16), (20, 72), (80, 80), (128, 128), (256, 256), (256, 64)])
 def test_head_dims(width, value_dim, name, dtype):
     shape = (1, 2, 1, 200, 200, width, value_dim)

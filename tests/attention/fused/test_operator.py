@@ -63,7 +63,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         q,
         k,
         v,
-        ScoreEffects(table, *held, first, slope, decay, sink, q_clock, k_clock),
+        ScoreEffects(table, *held, first, -1, slope, decay, sink, q_clock, k_clock),
         EffectGradients(
             *(has and not tables_of for has in held),
             numbers,
@@ -269,12 +269,8 @@ UNSUPPORTED = {
         "content_bias.*value_bias",
     ),
     "content_bias": (lambda: ({"position": Cope(16)}, tokens()), "content_bias"),
-    "a length for each query": (
-        lambda: ({"position": Epar(HEADS, length="query")}, tokens()),
-        r"Epar.*length='query'",
-    ),
-    "Fire as published": (
-        lambda: ({"position": Fire(HEADS)}, tokens()),
+    "a length for each query beside a table": (
+        lambda: ({"position": T5Bias(HEADS) + Fire(HEADS)}, tokens()),
         r"Fire.*length='query'",
     ),
     "a sequence length of padded texts": (

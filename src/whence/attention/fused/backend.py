@@ -14,8 +14,8 @@ from torch import Tensor
 
 from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
-from whence.attention.call import Call, Request
-from whence.attention.fused import ops, packing
+from whence.attention.call import Call, Request, find_pair_form
+from whence.attention.fused import ops, packing, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
     LOG2E,
@@ -52,7 +52,9 @@ class Triton(Backend):
     purpose = "training, long inputs and decoding on a GPU"
 
     def supports(self, request: Request) -> str | None:
-        unsupported = super().supports(request) or why_unavailable(request) or request.no_table
+        unsupported = super().supports(request) or why_unavailable(request)
+        if request.pair_form is None:
+            unsupported = unsupported or request.no_table
         return "its kernels do not export" if unsupported is None and request.exporting else unsupported
 
     def priority(self, request: Request) -> int:
@@ -61,6 +63,8 @@ class Triton(Backend):
     def reason(self, request: Request) -> str:
         if not request.effects:
             return f"torch's kernel would need a dense mask of {request.mask_numbers} numbers"
+        if request.pair_form is not None:
+            return "its kernels evaluate the function of distance and query length for each pair"
         tables = " and ".join(sorted(request.effects - {"clock"}))
         by_distance = f"{tables} of distance alone: one fused kernel reads a table" if tables else ""
         of_tokens = (
@@ -133,7 +137,9 @@ def attend(call: Call) -> Tensor:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
     softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
-    effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink)
+    by_query = find_pair_form(position, layout) is not None
+    build = scaled_distance.function_effects if by_query else score_effects
+    effects, gradients = build(q, kv_len, position, layout, softmax, sink)
     if call.clock is not None:
         effects = replace(effects, q_clock=call.clock.q, k_clock=call.clock.k)
     return ops.fused_attention(FusedCall(q, k, v, effects, gradients, mask, softmax))
@@ -169,6 +175,7 @@ def score_effects(
         has_score_scale=score_scale is not None,
         has_bias=bias is not None,
         first_distance=first,
+        num_knots=-1,
         slope=slope,
         decay=decay_per_head(position, layout, heads, kv_len) if half_precision and fixed_scale else None,
         sink=sink,

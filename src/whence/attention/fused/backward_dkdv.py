@@ -16,6 +16,7 @@ import triton.language as tl
 
 from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.scaled_distance_kernels import head_table, move_table
 from whence.attention.fused.tile_ops import (
     compute_logits,
     dropout_multiplier,
@@ -74,7 +75,9 @@ def dkdv_step(
             logits = logits + key_bias
     else:
         TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
-        table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance + distance0) * TABLE_WIDTH
+        table_offset = (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
+        table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
+        table = move_table(table, distance0, TABLE_WIDTH)
         logits, score_scale = compute_logits(
             qk, table, qk_scale, key_bias, BLOCK_N, BLOCK_M, -1, HAS_SCORE_SCALE, HAS_BIAS, SLOPE_PER_KEY or CLOCK > 0
         )

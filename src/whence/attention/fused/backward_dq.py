@@ -27,6 +27,12 @@ from whence.attention.fused.diagonals import (
     atomic_add_diagonals,
     contract_derivatives,
 )
+from whence.attention.fused.scaled_distance_kernels import (
+    add_function_gradients,
+    add_piece_sums,
+    head_table,
+    move_table,
+)
 from whence.attention.fused.tile_ops import (
     compute_logits,
     dropout_multiplier,
@@ -85,9 +91,10 @@ def dq_step(
         else:
             key_bias = clock_tile(q_base[:, None], q_rest[:, None], k_base[None, :], k_rest[None, :])
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    table = move_table(table, distance0, TABLE_WIDTH)
     logits, score_scale = compute_logits(
         qk,
-        table + distance0 * TABLE_WIDTH,
+        table,
         qk_scale,
         key_bias,
         BLOCK_M,
@@ -128,7 +135,12 @@ def dq_step(
         scale_carry = add_diagonal_sums(dlogits * qk, scale_carry, scale_table_grad + distance0, BLOCK_M, BLOCK_N)
     if DENSE_BIAS_GRAD:
         bias_carry = add_diagonal_sums(dlogits, bias_carry, bias_table_grad + distance0, BLOCK_M, BLOCK_N)
-    if NUM_SCALE_DERIVS + NUM_BIAS_DERIVS > 0:
+    if NUM_SCALE_DERIVS + NUM_BIAS_DERIVS > 0 and not isinstance(table, tl.tensor):
+        g0, g1, g2, scale_carry, bias_carry = add_function_gradients(
+            dlogits, qk, table, derivatives + distance0, scale_table_grad, g0, g1, g2, scale_carry, bias_carry, BLOCK_M,
+            BLOCK_N,
+        )  # fmt: skip
+    elif NUM_SCALE_DERIVS + NUM_BIAS_DERIVS > 0:
         scale_grad = dlogits
         if NUM_SCALE_DERIVS > 0:
             scale_grad = dlogits * qk
@@ -204,7 +216,8 @@ def backward_dq_kernel(
     lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
-    table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
+    table_offset = (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
+    table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
     derivatives = DERIVATIVES + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * DERIV_WIDTH
     scale_table_grad = TABLE_GRADS + batch_head * table_stride + TABLE_PADDING - first_distance
     bias_table_grad = scale_table_grad
@@ -225,6 +238,10 @@ def backward_dq_kernel(
     scale_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_SCALE_GRAD else [1], tl.float32)
     bias_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_BIAS_GRAD else [1], tl.float32)
     clock_sums = tl.zeros([BLOCK_M if CLOCK > 0 else 1], tl.float32)
+    if not isinstance(TABLE, tl.tensor):  # see add_function_gradients
+        scale_table_grad = TABLE_GRADS + (batch_head * blocks + block) * (4 * (TABLE[2] + 1))
+        scale_carry = tl.zeros([BLOCK_M], tl.float32)  # the gradient of the scale of each query
+        bias_carry = h * 0  # the piece that g0 and g1 belong to
     q_segment = 0
     segment_low = 0
     segment_high = 0
@@ -281,6 +298,9 @@ def backward_dq_kernel(
             HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS,
             DERIV_WIDTH, SLOPE_GRAD, True,
         )  # fmt: skip
+    if NUM_BIAS_DERIVS > 0 and not isinstance(TABLE, tl.tensor):
+        add_piece_sums(scale_table_grad, bias_carry, g0, g1, TABLE[2])
+        tl.store(TABLE_GRADS + bias_grad_offset + batch_head * lse_stride + start_m + offs_m, scale_carry)
     if high > low:  # the carry of the last tile belongs to the next block of distances
         carry_distance = q_offset + start_m - low - tl.cdiv(high - low, BLOCK_N) * BLOCK_N
         if DENSE_SCALE_GRAD:

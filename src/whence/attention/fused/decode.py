@@ -18,6 +18,7 @@ from whence.attention.fused.clock_terms import clock_stride, clock_tile
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, load_f32, load_f32x2
 from whence.attention.fused.packing import ceil_div, next_power_of_two, num_multiprocessors, padded_length
+from whence.attention.fused.scaled_distance_kernels import head_table, row_function_logits
 from whence.attention.fused.tile_ops import dropout_multiplier, load_tile, store_log_sum_exp, visible
 
 PROGRAMS_PER_SM = 2
@@ -62,10 +63,10 @@ def split_k_kernel(
     q_pointers = Q + b.to(tl.int64) * q_b + h.to(tl.int64)[:, None] * q_h + offs_m[:, None] * q_t + offs_d[None, :]
     q = tl.load(q_pointers, mask=in_range[:, None] & (offs_d < head_dim)[None, :], other=0.0)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
-    table = (
-        TABLE
-        + ((h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance + q_offset + offs_m) * TABLE_WIDTH)[:, None]
-    )
+    distance0 = q_offset + offs_m
+    table_offset = ((h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance + distance0) * TABLE_WIDTH)[:, None]
+    function = head_table(TABLE, table_offset, b, h[:, None], heads, offs_m, q_len)
+    table = function if isinstance(TABLE, tl.tensor) else function[0]
     slope = tl.zeros([BLOCK_M], tl.float32)
     if HAS_SLOPE:
         slope = tl.load(SLOPE + h, mask=in_range, other=0.0)
@@ -91,7 +92,9 @@ def split_k_kernel(
         # issue the table loads before waiting for the keys; a block exceeds the table by less than its padding
         score_scale = 1.0
         bias = 0.0
-        if HAS_SCORE_SCALE and HAS_BIAS:
+        if not isinstance(TABLE, tl.tensor):
+            bias = load_f32(table - offs_n[None, :])  # the table of the function
+        elif HAS_SCORE_SCALE and HAS_BIAS:
             score_scale, bias = load_f32x2(table - offs_n[None, :] * 2)
         elif HAS_SCORE_SCALE:
             score_scale = load_f32(table - offs_n[None, :])
@@ -110,11 +113,13 @@ def split_k_kernel(
             visible(distance, offs_n[None, :], kv_len, window, q_segment, k_segment, CAUSAL, HAS_WINDOW, HAS_SEGMENTS)
             & in_range[:, None]
         )
-        if HAS_SCORE_SCALE:
+        if not isinstance(TABLE, tl.tensor):
+            logits = row_function_logits(qk, function, bias, qk_scale)
+        elif HAS_SCORE_SCALE:
             logits = qk * score_scale
         else:
             logits = qk * qk_scale
-        if HAS_BIAS:
+        if HAS_BIAS and isinstance(TABLE, tl.tensor):
             logits += bias
         if HAS_SLOPE:
             logits += slope[:, None] * distance.to(tl.float32)
@@ -227,8 +232,9 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     partial_max, partial_sum = (lse.new_empty(call.batch, call.heads, call.q_len, splits.count) for _ in range(2))
     split_k_kernel[(call.batch * call.kv_heads * splits.count,)](
         call.q, call.describe(call.k, tile.block_n, call.block_d), call.describe(call.v, tile.block_n, call.block_dv),
-        partial_out, partial_max, partial_sum, call.table, call.slope, *call.clocks, *call.segment_ids, call.heads,
-        call.q_len, call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride, call.qk_scale,
+        partial_out, partial_max, partial_sum, call.table_argument, call.slope, *call.clocks, *call.segment_ids,
+        call.heads, call.q_len, call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride,
+        call.qk_scale,
         *call.q.stride()[:3], call.head_dim, splits.low, splits.high, splits.keys, splits.count, call.softmax.dropout,
         call.seed, BLOCK_M=rows, BLOCK_N=tile.block_n, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
     )  # fmt: skip

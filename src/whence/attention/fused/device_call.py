@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -55,6 +56,7 @@ class DeviceCall:
         table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
         self.table = self.dummy if table is None else table
         self.table_stride = 0 if table is None else table.shape[1]
+        self.function = None if self.effects.num_knots < 0 else call.gradients.parameters
         self.has_tma = packing.has_tma(self.q.device)
         largest = max_head_dim(self.has_tma, packing.shared_memory(self.q.device), self.q.element_size())
         if self.max_block_d > largest:  # refused earlier, except in a compiled call, which does not ask the device
@@ -73,6 +75,13 @@ class DeviceCall:
     def table_entries(self) -> int:
         """The number of distances in the table."""
         return self.table_stride - 2 * TABLE_PADDING
+
+    @property
+    def table_argument(self) -> Any:
+        """The table, or a function of it (see ``scaled_distance_kernels``), for a kernel's argument."""
+        if self.function is None:
+            return self.table
+        return self.table, self.function.contiguous(), tl.constexpr(self.effects.num_knots)
 
     @cached_property
     def segments(self) -> Segments | None:

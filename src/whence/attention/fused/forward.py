@@ -11,6 +11,7 @@ import triton.language as tl
 
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.scaled_distance_kernels import head_table, move_table
 from whence.attention.fused.tile_ops import (
     compute_logits,
     dropout_multiplier,
@@ -51,7 +52,7 @@ def forward_step(
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     logits, _ = compute_logits(
         qk,
-        table + distance0 * TABLE_WIDTH,
+        move_table(table, distance0, TABLE_WIDTH),
         qk_scale,
         key_bias,
         BLOCK_M,
@@ -141,7 +142,8 @@ def forward_kernel(
     q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
     acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
-    table = TABLE + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
+    table_offset = (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
+    table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
     slope = 0.0
     if HAS_SLOPE:
         slope = tl.load(SLOPE + h)

@@ -22,12 +22,16 @@ class ScoreEffects:
     floor, span and rate where the score scale has the form ``floor + span * exp(-rate * distance)``; it repeats the
     table. ``sink`` ``[B, H, T]`` is one more logit per query. ``q_clock`` ``[B, H, T]`` and ``k_clock`` ``[B, H, S]`` are the
     running sums of a clock in float64.
+
+    ``num_knots`` of at least 0: score scale or bias is a function of the table times a scale of the query, with its numbers
+    in ``EffectGradients.parameters``; see ``scaled_distance_kernels``.
     """
 
     table: Tensor | None
     has_score_scale: bool
     has_bias: bool
     first_distance: int
+    num_knots: int
     slope: Tensor | None
     decay: Tensor | None
     sink: Tensor | None
@@ -104,7 +108,7 @@ class FusedCall:
         return (
             self.q, self.k, self.v, e.table, e.slope, e.sink, g.parameters, e.q_clock, e.k_clock,
             g.derivatives, e.decay, m.key_mask, m.q_segment_ids, m.k_segment_ids, s.seed,
-            e.has_score_scale, e.has_bias, e.first_distance,
+            e.has_score_scale, e.has_bias, e.first_distance, e.num_knots,
             g.dense_score_scale, g.dense_bias, g.num_scale_derivatives, g.num_bias_derivatives, g.has_amplitude,
             m.q_offset, m.causal, m.window, m.skip_blocks,
             s.scale, s.temperature, s.dropout,
@@ -116,7 +120,7 @@ class FusedCall:
         (
             q, k, v, table, slope, sink, parameters, q_clock, k_clock,
             derivatives, decay, key_mask, q_segment_ids, k_segment_ids, seed,
-            has_score_scale, has_bias, first_distance,
+            has_score_scale, has_bias, first_distance, num_knots,
             dense_score_scale, dense_bias, num_scale_derivatives, num_bias_derivatives, has_amplitude,
             q_offset, causal, window, skip_blocks,
             scale, temperature, dropout,
@@ -125,7 +129,7 @@ class FusedCall:
             q,
             k,
             v,
-            ScoreEffects(table, has_score_scale, has_bias, first_distance, slope, decay, sink, q_clock, k_clock),
+            ScoreEffects(table, has_score_scale, has_bias, first_distance, num_knots, slope, decay, sink, q_clock, k_clock),
             EffectGradients(
                 dense_score_scale, dense_bias, parameters, derivatives, num_scale_derivatives, num_bias_derivatives,
                 has_amplitude,
@@ -140,7 +144,7 @@ SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? table, Tensor? slope, Tensor? sink, Tensor? parameters, "
     "Tensor? q_clock, Tensor? k_clock, "
     "Tensor? derivatives, Tensor? decay, Tensor? key_mask, Tensor? q_segment_ids, Tensor? k_segment_ids, Tensor? seed, "
-    "bool has_score_scale, bool has_bias, SymInt first_distance, "
+    "bool has_score_scale, bool has_bias, SymInt first_distance, int num_knots, "
     "bool dense_score_scale, bool dense_bias, int num_scale_derivatives, int num_bias_derivatives, bool has_amplitude, "
     "SymInt q_offset, bool causal, SymInt? window, bool skip_blocks, "
     "float scale, float temperature, float dropout"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from whence.attention.fused import backward_tables, block_skipping, decode, tile_configs
+from whence.attention.fused import backward_tables, block_skipping, decode, scaled_distance, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.forward import forward_kernel
-from whence.attention.fused.fused_call import EffectGradients
+from whence.attention.fused.fused_call import EffectGradients, ScoreEffects
 from whence.attention.fused.packing import (
     MAX_DECODE_QUERIES,
     NUM_SLOTS,
@@ -41,17 +41,20 @@ class NeededGradients:
 
     @property
     def any_parameter(self) -> bool:
-        return self.derivatives is not None or self.slope or self.amplitude
+        return sum(self.num_derivatives) > 0 or self.slope or self.amplitude
 
 
-def select_gradients(gradients: EffectGradients, needed: list[bool]) -> NeededGradients:
+def select_gradients(effects: ScoreEffects, gradients: EffectGradients, needed: list[bool]) -> NeededGradients:
     """The gradients that autograd needs, where ``needed`` is for table, slope, sink, parameters and clocks."""
     table, slope, _, parameters, _, _ = needed
     g = gradients
+    num_scale, num_bias = g.num_scale_derivatives, g.num_bias_derivatives
+    if effects.num_knots >= 0:  # sums of a function, see scaled_distance_kernels
+        num_scale, num_bias = (3, 0) if effects.has_score_scale else (0, 3)
     return NeededGradients(
         (g.dense_score_scale, g.dense_bias) if table else (False, False),
         g.derivatives.contiguous() if parameters and g.derivatives is not None else None,
-        (g.num_scale_derivatives, g.num_bias_derivatives) if parameters else (0, 0),
+        (num_scale, num_bias) if parameters else (0, 0),
         g.has_amplitude and parameters,
         slope,
     )
@@ -74,7 +77,7 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
     forward_kernel[(blocks * call.batch * call.heads,)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(out, tile.block_m, call.block_dv),
-        lse, call.table, call.slope, *call.clocks, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
+        lse, call.table_argument, call.slope, *call.clocks, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
         max_distance if max_distance.numel() else call.dummy, *call.sizes, call.qk_scale, call.logit_scale,
         *call.sink.stride(), call.softmax.dropout, call.seed,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, HAS_SINK=call.effects.sink is not None,
@@ -98,6 +101,8 @@ def backward(
     in_dq = replace(needed, dense=(False, False)) if separate else needed
     dq, delta, partial_sums, table_sums, q_sums = backward_dq(call, grad_out, out, lse, max_distance, in_dq)
     dk, dv, k_sums = backward_dkdv(call, grad_out, lse, delta, max_distance)
+    if call.function is not None and partial_sums is not None:
+        return dq, dk, dv, delta, function_gradients(call, partial_sums, table_sums), None, q_sums, k_sums
     columns: list[Tensor] = []
     if table_sums is not None:
         columns = list(table_sums.sum(1).unbind(0))
@@ -105,6 +110,19 @@ def backward(
         columns = backward_tables.table_gradients(call, grad_out, lse, delta, max_distance, needed.dense)
     d_table = _pack_gradients(call, columns, needed.dense) if columns else None
     return dq, dk, dv, delta, None if partial_sums is None else partial_sums.sum((0, 2)), d_table, q_sums, k_sums
+
+
+def function_gradients(call: DeviceCall, partial_sums: Tensor, piece_sums: Tensor | None) -> Tensor:
+    """The gradient of the numbers of a function (see ``scaled_distance_kernels``), in their flat form."""
+    assert call.function is not None
+    sums = partial_sums.sum((0, 2))
+    if piece_sums is None:
+        return scaled_distance.decay_gradients(sums, call.function)
+    batch, heads, blocks, _ = partial_sums.shape
+    size, pieces = batch * heads * padded_length(call.q_len), call.effects.num_knots + 1
+    by_program = piece_sums[:-size].view(batch, heads, blocks, 2, 2, pieces)
+    rows = piece_sums[-size:].view(batch, heads, -1)[..., : call.q_len]
+    return scaled_distance.piece_gradients(by_program.sum((0, 2)), rows.sum(1), sums[:, 2].sum(0, keepdim=True))
 
 
 def _pack_gradients(call: DeviceCall, columns: list[Tensor], dense: tuple[bool, bool]) -> Tensor:
@@ -139,14 +157,19 @@ def backward_dq(
     """dq, delta, each program's sums for the parameters, the dense table sums per sequence and head and, with a clock, the sums
     of the gradients of each query's logits."""
     tile = tile_configs.dq_config(
-        call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense), call.has_tma
-    )
+        call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense), call.has_tma,
+        has_pieces=call.effects.num_knots > 0,
+    )  # fmt: skip
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)
     delta = torch.zeros_like(lse) if call.has_padding_rows else torch.empty_like(lse)
     partial_sums = lse.new_empty(call.batch, call.heads, blocks, NUM_SLOTS) if needed.any_parameter else None
-    table_sums = None
-    if any(needed.dense):
+    table_sums, bias_grad_offset = None, call.batch * call.heads * call.table_stride
+    if call.effects.num_knots > 0 and partial_sums is not None:
+        # sums of pieces, then gradients of the scales of queries
+        bias_grad_offset = call.batch * call.heads * blocks * 4 * (call.effects.num_knots + 1)
+        table_sums = lse.new_zeros(bias_grad_offset + lse.numel())
+    elif any(needed.dense):
         table_sums = lse.new_zeros(sum(needed.dense), call.batch, call.heads, call.table_stride)
     derivatives = call.dummy if needed.derivatives is None else needed.derivatives
     clock_sums = torch.empty_like(lse) if call.clock else None
@@ -154,10 +177,11 @@ def backward_dq(
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(out, tile.block_m, call.block_dv), call.describe(dq, tile.block_m, call.block_d), lse, delta,
-        call.table, derivatives, call.dummy if table_sums is None else table_sums,
+        call.table_argument, derivatives, call.dummy if table_sums is None else table_sums,
         call.dummy if partial_sums is None else partial_sums, call.slope, *call.clocks,
-        call.dummy if clock_sums is None else clock_sums, *call.segment_arguments(tile.block_m, by_query=True), max_distance if max_distance.numel() else call.dummy,
-        *call.sizes, call.batch * call.heads * call.table_stride, call.qk_scale, call.qk_grad_scale,
+        call.dummy if clock_sums is None else clock_sums, *call.segment_arguments(tile.block_m, by_query=True),
+        max_distance if max_distance.numel() else call.dummy, *call.sizes, bias_grad_offset, call.qk_scale,
+        call.qk_grad_scale,
         call.softmax.dropout, call.seed,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0,
         DENSE_SCALE_GRAD=needed.dense[0], DENSE_BIAS_GRAD=needed.dense[1],
@@ -175,9 +199,10 @@ def backward_dkdv(
     """dk, dv and, with a clock, the sums of the gradients of each key's logits; delta comes from ``backward_dq``."""
     e = call.effects
     has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
+    by_pair = call.function is not None
     tile = tile_configs.dkdv_config(
-        call.max_block_d, call.q.element_size(), e.has_score_scale, has_decay, has_slope or has_clock,
-        call.segments is not None,
+        call.max_block_d, call.q.element_size(), e.has_score_scale or by_pair, has_decay or by_pair,
+        has_slope or has_clock, call.segments is not None,
     )  # fmt: skip
     clock_sums = lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len)) if has_clock else None
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
@@ -186,7 +211,7 @@ def backward_dkdv(
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(dk, tile.block_n, call.block_d), call.describe(dv, tile.block_n, call.block_dv), lse, delta,
-        call.table, call.slope, call.dummy if e.decay is None else e.decay, *call.clocks,
+        call.table_argument, call.slope, call.dummy if e.decay is None else e.decay, *call.clocks,
         call.dummy if clock_sums is None else clock_sums,
         *call.segment_arguments(tile.block_n, by_query=False), max_distance if max_distance.numel() else call.dummy,
         *call.sizes, call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,

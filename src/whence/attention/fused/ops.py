@@ -71,8 +71,9 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, 
     call = FusedCall.unflatten(tuple(arguments))
     with torch.cuda.device_of(call.q):
         on_device = launch.DeviceCall(call)
+        selected = launch.select_gradients(call.effects, call.gradients, needed)
         dq, dk, dv, delta, sums, d_table, q_sums, k_sums = launch.backward(
-            on_device, align(grad_out), align(out), lse, max_distance, launch.select_gradients(call.gradients, needed)
+            on_device, align(grad_out), align(out), lse, max_distance, selected
         )
     d_sink = lse.new_empty(0)
     sink, temperature = call.effects.sink, call.softmax.temperature
@@ -116,6 +117,8 @@ def _backward_shapes(
     d_table = table.new_empty(table.shape) if dense and table is not None else lse.new_empty(0)
     d_sink = sink.new_empty(sink.shape) if sink_needed and sink is not None else lse.new_empty(0)
     sums = lse.new_empty((q.shape[1], NUM_SLOTS) if slope_needed or parameters_needed else 0)
+    if call.effects.num_knots >= 0 and parameters_needed and g.parameters is not None:
+        sums = torch.empty_like(g.parameters)
     clocks = ((call.effects.q_clock, q_clock_needed), (call.effects.k_clock, k_clock_needed))
     d_clocks = (
         lse.new_empty(clock.shape, dtype=torch.float64) if needed and clock is not None else lse.new_empty(0)
@@ -162,7 +165,9 @@ def _slope_and_parameter_gradients(
     d_slope = d_parameters = None
     if needed[1] and slope is not None:
         d_slope = (sums[:, SLOPE_SLOT] / s.temperature).to(slope.dtype)
-    if needed[3] and g.parameters is not None:
+    if needed[3] and call.effects.num_knots >= 0:
+        d_parameters = sums
+    elif needed[3] and g.parameters is not None:
         num_scale, num_bias = g.num_scale_derivatives, g.num_bias_derivatives
         columns = [
             sums[:, :num_scale] * (s.scale / s.temperature),

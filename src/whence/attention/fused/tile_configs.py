@@ -70,13 +70,23 @@ def dkdv_config(
 
 
 def dq_config(
-    head_dim: int, element_size: int, num_derivatives: int, num_dense: int, has_tma: bool = True
+    head_dim: int,
+    element_size: int,
+    num_derivatives: int,
+    num_dense: int,
+    has_tma: bool = True,
+    has_pieces: bool = False,
 ) -> TileConfig:
-    """Without TMA, the largest tile would exceed the shared memory of compute capability 8.6 and 8.9."""
+    """Without TMA, the largest tile would exceed the shared memory of compute capability 8.6 and 8.9.
+
+    ``has_pieces``: a piecewise linear function, whose gradients need the most registers (compiled, not measured).
+    """
     if element_size == 4:
         return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
         return TileConfig(64, 32, 8, 2)
+    if has_pieces and num_derivatives:
+        return TileConfig(64, 32, 4, 2) if head_dim > 64 else TileConfig(64, 64, 4, 2)
     if head_dim > 64:
         return TileConfig(64, 64, 4, 2) if num_dense or num_derivatives or not has_tma else TileConfig(128, 64, 8, 3)
     if num_dense == 1:

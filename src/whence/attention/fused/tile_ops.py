@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from whence.attention.fused.diagonals import load_table_tiles
+from whence.attention.fused.scaled_distance_kernels import function_logits
 
 #: in bits. Rounding changes an lse by at most |lse| * 2 ** -24, here by 2 ** -15 bits: 0.002 % of a weight, the error that
 #: the rounding of the logits themselves causes. Scores rarely exceed it, so that ordinary rows keep their factor of 1
@@ -52,8 +53,16 @@ def compute_logits(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, SIGN: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_KEY_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Base-2 logits and the tile of score scales. ``key_bias`` is what a slope or a clock adds along the keys."""
-    if HAS_SCORE_SCALE or HAS_BIAS:
+    """Base-2 logits and the tile of score scales. ``key_bias`` is what a slope or a clock adds along the keys.
+
+    ``table`` is a pointer at the tile's first query and key, or a function; see ``scaled_distance_kernels.move_table``.
+    """
+    if not isinstance(table, tl.tensor):
+        logits, score_scale = function_logits(qk, table, qk_scale, ROWS, COLUMNS, SIGN)
+        if HAS_KEY_BIAS:
+            logits = logits + key_bias
+        return logits, score_scale
+    elif HAS_SCORE_SCALE or HAS_BIAS:
         score_scale, bias = load_table_tiles(table, ROWS, COLUMNS, SIGN, HAS_SCORE_SCALE, HAS_BIAS)
         if HAS_SCORE_SCALE and HAS_BIAS:
             logits = qk * score_scale + bias
