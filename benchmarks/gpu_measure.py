@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import whence
 from gpu_timing import DEVICE, MAX_ROUNDS, synchronize, time_eager_and_capture, time_interleaved, time_step
-from gpu_variants import AUTO, choose_backend, learnable_parameters, make_variant, random_inputs
+from gpu_variants import AUTO, attend, choose_backend, learnable_parameters, make_variant, random_inputs
 from whence.attention.fused.tile_configs import LONG_QUERIES
 
 CHECKED_TOKENS = 512  # in the comparison with float64
@@ -36,7 +35,7 @@ def relative_errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
     results = [out, *torch.autograd.grad(out, [*inputs, *parameters], grad_out)]
     double_position = None if position is None else copy.deepcopy(position).double()
     exact_inputs = [x.detach().double().requires_grad_(True) for x in inputs]
-    exact_out = whence.attend(*exact_inputs, position=double_position, causal=True, backend="reference")
+    exact_out = attend(double_position, *exact_inputs, backend="reference")
     double_parameters = [] if double_position is None or not parameters else learnable_parameters(double_position)
     exact = [exact_out, *torch.autograd.grad(exact_out, [*exact_inputs, *double_parameters], grad_out.double())]
     titles = ["out", "dq", "dk", "dv", *(f"parameter {i}" for i in range(len(parameters)))]

@@ -55,6 +55,9 @@ ROWS: dict[str, Row] = {
     "tokens 65536": Row((1, 16, 4, 65536, 128), (*POSITION_FREE, "flex, fixed", "alibi, skipping", "epar", "function")),
     "scale and bias 64": Row((4, 16, 16, 4096, 64), (*POSITION_FREE, "function", "scale and bias")),
     "scale and bias 128": Row((4, 16, 16, 4096, 128), (*POSITION_FREE, "function", "scale and bias")),
+    "clock 64": Row((4, 16, 16, 4096, 64), ("alibi", "clock", *POSITION_FREE)),  # ratios to ALiBi
+    "clock 128": Row((2, 16, 16, 8192, 128), ("alibi", "clock", *POSITION_FREE)),
+    "clock grouped": Row((2, 12, 4, 5000, 128), ("alibi", "clock", *POSITION_FREE)),
     "query length": Row(
         (1, 16, 16, 4096, 64), (*POSITION_FREE, "fire, frozen", "epar, query, frozen", "fire", "epar, query")
     ),

@@ -55,6 +55,17 @@ class BumpAndSlope(Bump):
         return -self.depth * torch.log1p(distance.abs())
 
 
+class TokenGates(whence.Position):
+    """A forget gate whose logit at each token is a parameter, so that the time of making gates from an input is left out."""
+
+    def __init__(self, heads: int, length: int) -> None:
+        super().__init__(heads=heads)
+        self.logits = torch.nn.Parameter(4 + torch.randn(heads, length))
+
+    def clock(self, x: Tensor) -> Tensor:
+        return F.logsigmoid(self.logits[:, : x.shape[1]]).expand(x.shape[0], -1, -1)
+
+
 def make_epar(heads: int, length: int, by: str = "context") -> whence.Position:
     context = length if by == "context" else None
     return whence.Epar(heads, learnable=True, length=by, context=context, beta=4.0)
@@ -76,6 +87,7 @@ POSITIONS: dict[str, Callable[[int, int, int], whence.Position | None]] = {
     "power prior": lambda heads, length, head_dim: whence.PowerPrior(heads, alpha=0.01, beta=0.6),
     "function": lambda heads, length, head_dim: Bump(heads),
     "t5": lambda heads, length, head_dim: whence.T5Bias(heads, std=0.5),
+    "clock": lambda heads, length, head_dim: TokenGates(heads, length),
     "rotary + alibi": lambda heads, length, head_dim: whence.Rotary() + whence.Alibi(heads, learnable=True),
     "rotary + epar": lambda heads, length, head_dim: whence.Rotary() + make_epar(heads, length),
     "rotary + power prior": lambda heads, length, head_dim: (
@@ -112,6 +124,7 @@ ROW_LABELS = {
     "rotary + alibi": "rotary + ALiBi, learnable slopes",
     "rotary + epar": "rotary + EPAR, learnable",
     "rotary + power prior": "rotary + power prior, learnable",
+    "clock": "clock: a learnable gate of each token and head",
     "scale and bias": "scale and bias of a user, dense table gradients",
     "fire": "FIRE, learnable",
     "fire, frozen": "FIRE, frozen",
@@ -157,6 +170,13 @@ def flex_variant(slope: Tensor, length: int) -> Callable[..., Tensor]:
     return run
 
 
+def attend(position: whence.Position | None, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Causal attention, with the steps of a clock where the position has one."""
+    if position is not None and "clock" in position.effects:
+        options["clock"] = position.clock(k[:, 0])  # its number of tokens is what counts
+    return whence.attend(q, k, v, position=position, causal=True, **options)
+
+
 def learnable_parameters(position: whence.Position) -> list[Tensor]:
     return [parameter for parameter in position.parameters() if parameter.requires_grad]
 
@@ -196,6 +216,6 @@ def make_variant(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callab
     parameters = [] if position is None else learnable_parameters(position)
     skip, backend = name.endswith("skipping"), choose_backend(name, shape, position)
     return (
-        lambda q, k, v: whence.attend(q, k, v, position=position, causal=True, backend=backend, skip_blocks=skip),
+        lambda q, k, v: attend(position, q, k, v, backend=backend, skip_blocks=skip),
         parameters, position,
     )  # fmt: skip
