@@ -5,6 +5,13 @@ import torch
 import whence
 
 
+def steps(position: whence.Position | None, tokens: int) -> torch.Tensor | None:
+    """Steps of a clock for two sequences, where the position has one."""
+    if position is None or "clock" not in position.effects:
+        return None
+    return position.clock(torch.randn(2, tokens, 8, device="cuda"))
+
+
 def main() -> None:
     torch.manual_seed(0)
     positions = [
@@ -16,6 +23,8 @@ def main() -> None:
         whence.PowerPrior(4),
         whence.Fire(4),
         whence.Epar(4, learnable=True, length="query"),
+        whence.ForgetGate(8, 4),
+        whence.ForgetGate(8, 4) + whence.T5Bias(4) + whence.Sink(4),
     ]
     masks = [{}, {"window": 9}, {"lengths": torch.tensor([111, 60], device="cuda")}]
     for position in positions:
@@ -24,15 +33,18 @@ def main() -> None:
             q, k, v = (
                 torch.randn(2, h, 111, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2)
             )
-            out = whence.attend(q, k, v, position=position, causal=True, backend="triton", **options)
+            out = whence.attend(
+                q, k, v, position=position, clock=steps(position, 111), causal=True, backend="triton", **options
+            )
             out.square().sum().backward()
     places = torch.arange(300, device="cuda")
     q, k, v = (torch.randn(2, h, n, 64, device="cuda", dtype=torch.bfloat16) for h, n in ((4, 3), (2, 300), (2, 300)))
     for position in positions:
         with torch.no_grad():
             whence.attend(
-                q, k, v, position=position, causal=True, q_positions=places[-3:], k_positions=places, backend="triton"
-            )
+                q, k, v, position=position, clock=steps(position, 300), causal=True, q_positions=places[-3:],
+                k_positions=places, backend="triton",
+            )  # fmt: skip
     torch.use_deterministic_algorithms(True, warn_only=True)
     q, k, v = (torch.randn(2, h, 111, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2))
     whence.attend(q, k, v, position=positions[4], causal=True, backend="triton").square().sum().backward()
