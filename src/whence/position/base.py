@@ -269,7 +269,8 @@ class Position(nn.Module):
         """``score_scale`` or ``bias`` in elementwise operations, if it is a closed form of few numbers per head.
 
         With ``length="query"`` the effect of a distance differs between queries, so there is no table of distances. A kernel
-        evaluates such a function for each pair instead; without it, the call runs on ``blockwise``.
+        evaluates such a function for each pair instead: ``triton`` one that has a ``form``, ``flex`` any that does not
+        learn. Without it, the call runs on ``blockwise``.
         """
         return None
 
