@@ -2,6 +2,7 @@
 
     python benchmarks/discovery_teachers.py         # ten minutes on two cores; writes benchmarks/records/discovery_teachers.json
     python benchmarks/discovery_teachers.py --runs 2 --curves bump --out build/discovery_teachers.json
+    python benchmarks/discovery_teachers.py --rename        # names the tables of the record again, without training: a minute
 
 ``discovery_teachers_protocol.toml`` fixes models, training, draws and criterion. A teacher is one attention head with random
 weights and a known curve. It reads random tokens and samples next tokens; five students with a ``FreeTable`` learn from
@@ -31,6 +32,7 @@ from whence.discover import Curves
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOCOL = ROOT / "benchmarks" / "discovery_teachers_protocol.toml"
+RECORD = ROOT / "benchmarks" / "records" / "discovery_teachers.json"
 WARM_UP = 50
 
 
@@ -138,6 +140,18 @@ def run_part(name: str, protocol: dict[str, Any], level: str, first: int, runs: 
     """Some runs of a curve: what was named, and whether the formula was recovered."""
     case, position = plant(name, protocol["model"]["context"])
     distances, tables = train_tables(case, position, protocol, protocol["levels"][level]["steps"], runs, first)
+    return name_tables(case, distances, tables, protocol, first)
+
+
+def rename_part(name: str, protocol: dict[str, Any], runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs of a record with names by this version of ``whence.discover``: the tables stay as they were learned."""
+    case, model = plant(name, protocol["model"]["context"])[0], protocol["model"]
+    knots = FreeTable(1, exact=model["exact"], max_distance=model["context"] - 1).knots.numpy()
+    return name_tables(case, knots, np.array([run["tables"] for run in runs]), protocol, runs[0]["run"])
+
+
+def name_tables(case: Case, distances: Any, tables: Any, protocol: dict[str, Any], first: int) -> list[dict[str, Any]]:
+    """What is named from the tables ``[runs, seeds, knots]``, and whether it is the planted formula."""
     truth = Curves(distances, case.curve(distances.astype(float))[None], case.hook).mean[0]
     extent, found = float(np.ptp(truth)) or 1.0, []
     for run, values in enumerate(tables, first):
@@ -159,15 +173,25 @@ def main() -> None:
     parser.add_argument("--runs", type=int, help="runs of each curve (default: those of the protocol)")
     parser.add_argument("--curves", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--jobs", type=int, default=2, help="processes")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "discovery_teachers.json")
+    parser.add_argument(
+        "--rename", action="store_true", help="name the tables of the committed record again; train nothing"
+    )
+    parser.add_argument("--out", type=Path, default=RECORD)
     arguments = parser.parse_args()
     protocol = read_protocol(PROTOCOL)
     total, together = arguments.runs or protocol["runs"], protocol["together"]
     results: dict[str, Any] = {}
+    earlier = records.read(RECORD) if arguments.rename else {}
+    if earlier and earlier["protocol"] != protocol:
+        raise SystemExit("--rename: the record follows another protocol; train again")
     with ProcessPoolExecutor(arguments.jobs) as pool:
         parts = {
             (level, name): [
-                pool.submit(run_part, name, protocol, level, first, min(together, total - first))
+                pool.submit(
+                    rename_part, name, protocol, earlier["results"][level][name]["runs"][first : first + together]
+                )
+                if earlier
+                else pool.submit(run_part, name, protocol, level, first, min(together, total - first))
                 for first in range(0, total, together)
             ]
             for level in protocol["levels"]
@@ -185,6 +209,8 @@ def main() -> None:
     record = {
         "command": records.rerun_command("python benchmarks/discovery_teachers.py"),
         "environment": records.describe_environment(("numpy", "scipy")),
+        # where the tables were trained, if not here: --rename changes their names alone
+        **({"trained": earlier.get("trained", earlier["environment"])} if earlier else {}),
         "protocol": protocol,
         "protocol_sha256": hashlib.sha256(PROTOCOL.read_bytes()).hexdigest(),
         "results": results,
