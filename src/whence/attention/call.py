@@ -180,7 +180,9 @@ def find_pair_form(position: Position, layout: Layout) -> str | None:
         return None
     hooks = active[0].effects & {"score_scale", "bias"}
     pair = active[0].pair_function(next(iter(hooks))) if len(hooks) == 1 else None
-    return None if pair is None or hooks != PAIR_FORM_HOOKS.get(pair.form) else pair.form
+    if pair is None or pair.form is None or hooks != PAIR_FORM_HOOKS.get(pair.form):
+        return None
+    return pair.form
 
 
 def _why_not_by_distance(position: Position, layout: Layout) -> str | None:
