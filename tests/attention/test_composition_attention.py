@@ -32,6 +32,7 @@ from whence import (
     attend,
     without_embedding,
 )  # fmt: skip
+from whence.checks import CHECKS
 
 HEADS, GROUPS, TOKENS, HEAD_WIDTH, WIDTH = 4, 2, 9, 4, 16
 CONTEXT = 24
@@ -299,7 +300,8 @@ CHECKED = [
 
 
 @pytest.mark.parametrize("composition", [*CHECKED, "Learned + Epar + Sink"])
-def test_compositions_pass_the_checks_of_every_mechanism(composition):
+def test_compositions_pass_the_checks_of_every_mechanism(composition, monkeypatch):
+    monkeypatch.delitem(CHECKS, "compiled decoding step")  # slow, and tests/checks traces each part and some sums
     report = whence.check((COMPOSITIONS | AT_INPUT)[composition]())
     assert not report.failed and len(report.passed) >= 11
 

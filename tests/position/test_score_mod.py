@@ -6,6 +6,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 import whence
 from whence import Alibi, KVCache, attend, from_score_mod
+from whence.checks import CHECKS
 
 B, H, G, T, D = 2, 4, 2, 6, 8
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625], dtype=torch.float64)
@@ -76,7 +77,8 @@ def test_every_common_check_holds(mod):
     assert not report.failed and mod.__name__ in report.position
 
 
-def test_check_takes_the_function_itself():
+def test_check_takes_the_function_itself(monkeypatch):
+    monkeypatch.delitem(CHECKS, "compiled decoding step")  # most of the time; the test above has it
     assert not whence.check(softcap).failed
     with pytest.raises(whence.CheckFailed, match=r"FAILED .*content_bias: row 1"):  # a row alone has another number
         whence.check(all_arguments)
