@@ -9,7 +9,7 @@ import whence
 from whence import Alibi, Attention, Kerple, KVCache, Learned, Position, PowerPrior, Rotary, Sink, Sum, attend
 from whence.position.base import HOOKS
 
-CASES = 3000
+CASES = 2000
 #: of ten calls
 SHARES = {"constructors": 3, "attend": 2, "cached attend": 1.5, "Attention": 1, "sums": 0.5, "cache": 0.5, "pointers": 1, "explain": 0.5}  # fmt: skip
 
