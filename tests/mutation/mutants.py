@@ -29,6 +29,7 @@ RATES = ["tests/attention/fused/test_parameter_gradients.py", "-k", "derivatives
 FUSED = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x24"]
 DENSE = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
 DECODED = ["tests/attention/fused/test_kernels.py", "-k", "test_decode and Epar-causal"]
+CLOCKED = ["tests/attention/fused/test_clock_kernels.py", "-k", "test_forward_and_gradients and 75x130"]
 PLANNED = ["tests/attention/fused/test_eager_plans.py", "-k", "stale and form or reference and 5x5 and Epar-causal"]
 CACHED = ["tests/attention/test_cache.py", "-k", "one_full_pass and (NoPosition or Rotary)"]
 COMPOSED = ["tests/attention/test_composition_attention.py", "-k", "formula_written_by_hand"]
@@ -95,6 +96,8 @@ MUTANTS = [
     (F + "diagonals.py", "atomic_add_diagonals(upper + carry", "atomic_add_diagonals(upper", DENSE),
     (F + "backward_dq.py", "if high > low:  # the carry", "if high < low:  # the carry", DENSE),
     (F + "decode.py", "tl.minimum(group_row // q_len, GROUP_SIZE - 1)", "tl.minimum(group_row // q_len, 0)", DECODED),
+    (F + "ops.py", "k_sums.double().div_(-temperature)", "k_sums.double().div_(temperature)", CLOCKED),
+    (F + "clock_terms.py", "values - base.to(tl.float64)", "values - values", CLOCKED),
     (F + "eager.py", "form.signature, type(part)", "type(part)", PLANNED),
     (F + "table_kernels.py", "* (decay - 1.0)", "* decay", PLANNED),
     # EPAR's mathematics and adaptive attention

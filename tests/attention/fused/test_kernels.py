@@ -19,6 +19,7 @@ CASES = [
     ("none", "lengths, both sides", PAIR),
     ("none", "segment_ids", BLOCK),
     ("Epar", "causal", ONE),
+    ("Epar", "causal", SHORT),
     ("Epar", "causal", EVEN),
     ("Epar", "both sides", PAIR),
     ("Epar", "window", LONG),
