@@ -19,7 +19,7 @@ from whence.attention.clock import Clock, run_clock
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import CausalOnly, usage_error
-from whence.position.base import DECAY, LOG_NETWORK, Position, Rows, require_position
+from whence.position.base import DECAY, LOG_NETWORK, PairFunction, Position, Rows, require_position
 from whence.position.no_position import NoPosition
 from whence.position.score_mod import ScoreMod
 from whence.validation import require_flag, require_integer, require_number
@@ -46,6 +46,7 @@ class Call:
     skip_blocks: bool
     return_weights: bool
     clock: Clock | None = None  # of a mechanism with a clock
+    pair_function: PairFunction | None = None  # see find_pair_function
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ def prepare(arguments: Arguments) -> Call:
     return Call(
         q, k, v, projected_q, projected_k, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
         arguments.return_weights, None if steps is None else run_clock(steps, layout),
+        find_pair_function(position, layout),
     )  # fmt: skip
 
 
@@ -148,12 +150,12 @@ def describe(call: Call) -> Request:
         dropout=call.dropout > 0,
         grouped_heads=bool(q.shape[1] != k.shape[1]),  # under torch.jit.trace, shapes are tensors
         no_table=why_no_table(position, layout),
-        pair_form=find_pair_form(position, layout),
+        pair_form=None if call.pair_function is None else call.pair_function.form,
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
         transforming=torch_modes.is_transforming(),
         input_gradient=records and any(x.requires_grad for x in (q, k, call.v, *clock)),
-        no_score_mod=why_no_score_mod(position, layout),
+        no_score_mod=None if call.pair_function is not None else why_no_score_mod(position, layout),
     )
 
 
@@ -173,8 +175,8 @@ def why_no_table(position: Position, layout: Layout) -> str | None:
     return next((length for length in lengths if length is not None), None)
 
 
-def find_pair_form(position: Position, layout: Layout) -> str | None:
-    """``PairFunction.form`` of the only part that changes scores, where it has ``length="query"``; None for all else."""
+def find_pair_function(position: Position, layout: Layout) -> PairFunction | None:
+    """The function of the only part that changes scores, if it has ``length="query"`` and a ``form``; None for all else."""
     active = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
     if len(active) != 1 or active[0].length != "query" or _why_not_by_distance(position, layout) is not None:
         return None
@@ -182,7 +184,7 @@ def find_pair_form(position: Position, layout: Layout) -> str | None:
     pair = active[0].pair_function(next(iter(hooks))) if len(hooks) == 1 else None
     if pair is None or pair.form is None or hooks != PAIR_FORM_HOOKS.get(pair.form):
         return None
-    return pair.form
+    return pair
 
 
 def _why_not_by_distance(position: Position, layout: Layout) -> str | None:

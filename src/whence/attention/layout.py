@@ -99,6 +99,10 @@ class Layout:
         """What is added to the logits of each pair, ``[B or 1, H or 1, T or 1, S or 1]``; None without a float mask."""
         return None if self.pair_mask is None else self.pair_mask.additive(dtype, rows)
 
+    def query_lengths(self, rows: slice | None = None) -> Tensor:
+        """The length of ``length="query"``, ``[B or 1, T]``; left padding has positions below 0."""
+        return (_select_rows(self.q_positions, rows) + 1).clamp(min=1)
+
     def length_of(self, part: Position, rows: slice | None = None) -> Any:
         """The length that a part's hooks receive: None, a number, or ``[B or 1, T, 1]``."""
         if part.length is None:
@@ -106,9 +110,7 @@ class Layout:
         if part.length == "context":
             return part.context
         if part.length == "query":
-            return (_select_rows(self.q_positions, rows)[:, :, None] + 1).clamp(
-                min=1
-            )  # left padding has positions below 0
+            return self.query_lengths(rows)[:, :, None]
         mask = self.token_mask(rows)
         if mask is None:
             return self.k_positions.shape[1]

@@ -73,7 +73,7 @@ def test_a_relu_network_is_piecewise_linear():
     network = torch.cat([weight.expand(2, -1), bias.expand(2, -1), output], 1).requires_grad_()
     numbers = piecewise_linear(network, 3.0)
     knots, slopes, intercepts = numbers.split([16, 17, 17], 1)
-    assert knots[0, :3].tolist() == [0.0, 0.3, 0.6] and torch.isinf(knots[:, 4:]).all()
+    assert knots[0, :4].tolist() == [0.0, 0.0, 0.3, 0.6] and torch.isinf(knots[:, 5:]).all()
     x = torch.tensor([0.0, 0.1, 0.3001, 0.59, 0.61, 5.0], dtype=torch.float64)
     piece = (knots[0, :, None] < x).sum(0)
     actual = slopes[:, piece] * x + intercepts[:, piece]

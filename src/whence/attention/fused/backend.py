@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
-from whence.attention.call import Call, Request, find_pair_form
+from whence.attention.call import Call, Request
 from whence.attention.fused import ops, packing, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
@@ -137,9 +137,10 @@ def attend(call: Call) -> Tensor:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
     softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
-    by_query = find_pair_form(position, layout) is not None
-    build = scaled_distance.function_effects if by_query else score_effects
-    effects, gradients = build(q, kv_len, position, layout, softmax, sink)
+    if call.pair_function is None:
+        effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink)
+    else:
+        effects, gradients = scaled_distance.function_effects(call.pair_function, q, kv_len, layout, softmax, sink)
     if call.clock is not None:
         effects = replace(effects, q_clock=call.clock.q, k_clock=call.clock.k)
     return ops.fused_attention(FusedCall(q, k, v, effects, gradients, mask, softmax))

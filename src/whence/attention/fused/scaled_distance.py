@@ -15,29 +15,20 @@ from torch import Tensor
 from whence.attention.fused.fused_call import EffectGradients, ScoreEffects, Softmax
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, distance_range, next_power_of_two
 from whence.attention.layout import Layout
-from whence.position.base import DECAY, Position
+from whence.position.base import DECAY, LOG_NETWORK, PairFunction
 from whence.position.fire import EPS
 
 
-def function_part(position: Position) -> Position:
-    """The only part that changes scores by distance; ``call.pair_form`` says that there is one."""
-    (part,) = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
-    return part
-
-
 def function_effects(
-    q: Tensor, kv_len: int, position: Position, layout: Layout, softmax: Softmax, sink: Tensor | None
+    pair: PairFunction, q: Tensor, kv_len: int, layout: Layout, softmax: Softmax, sink: Tensor | None
 ) -> tuple[ScoreEffects, EffectGradients]:
     """The numbers of the function, and a table that the scale of a query multiplies."""
-    part = function_part(position)
-    (hook,) = part.effects & {"score_scale", "bias"}
-    pair = part.pair_function(hook)
-    assert pair is not None and layout.offset is not None
+    assert layout.offset is not None
     batch, heads, q_len = q.shape[:3]
     first, end = distance_range(layout.offset, layout.causal, layout.window, q_len, kv_len)
     # tiles exceed the range; the padding continues the table, because the largest x of a tile comes from its corners
     distance = torch.arange(first - TABLE_PADDING, end + TABLE_PADDING, device=q.device, dtype=torch.float32).abs()
-    length = layout.length_of(part)[..., 0].float()
+    length = layout.query_lengths().float()
     numbers, logit_scale = pair.numbers.float().expand(heads, -1), LOG2E / softmax.temperature
     derivatives = None
     if pair.form == DECAY:
@@ -46,17 +37,17 @@ def function_effects(
         packed = torch.stack([floor * amplitude, span * amplitude, rate * LOG2E], -1)
         table, scale, num_knots, parameter = distance, 1 / length, 0, numbers.new_zeros(1)
     else:
-        c = numbers[:1, 0]
+        (c, threshold), network = numbers[0, :2].split(1), numbers[:, 2:]
         with torch.no_grad():
             table = torch.log1p(c * distance)
             derivatives = _repeat_for_heads(distance / (1 + c * distance), heads)
-        scale = 1 / (torch.log1p(c * torch.maximum(numbers[0, 1], length - 1)) + EPS)
-        packed = piecewise_linear(numbers[:, 2:], logit_scale)
+        scale = 1 / (torch.log1p(c * torch.maximum(threshold, length - 1)) + EPS)
+        packed = piecewise_linear(network, logit_scale)
         num_knots, parameter = (packed.shape[1] - 2) // 3, c
     effects = ScoreEffects(
         table=_repeat_for_heads(table, heads),
-        has_score_scale=hook == "score_scale",
-        has_bias=hook == "bias",
+        has_score_scale=pair.form == DECAY,
+        has_bias=pair.form == LOG_NETWORK,
         first_distance=first,
         num_knots=num_knots,
         slope=None,
@@ -80,22 +71,21 @@ def piecewise_linear(network: Tensor, factor: float) -> Tensor:
     weights and bias of the output. K is the number of units, padded by knots at infinity.
     """
     units = (network.shape[1] - 1) // 3
-    weight, bias, output = network[0, :units], network[0, units : 2 * units], network[:, 2 * units : 3 * units]
+    output, output_bias = network[:, 2 * units :].split([units, 1], 1)
+    hidden = network[0, : 2 * units].view(2, 1, units)
     with torch.no_grad():
-        knot = -bias / weight
-        rises, falls = (weight > 0) & (knot >= 0), (weight < 0) & (knot > 0)
-        crosses = rises | falls
-        always = ~crosses & (weight >= 0) & ((weight > 0) | (bias > 0))
-        knots, order = torch.where(crosses, knot, torch.inf).sort()
-        padding = next_power_of_two(max(2, units)) - units
-        knots = torch.nn.functional.pad(knots, (0, padding), value=torch.inf)
-        piece = torch.arange(knots.shape[0] + 1, device=network.device)[:, None]
-        rank = torch.empty_like(order).scatter_(0, order, torch.arange(units, device=network.device))
-        active = torch.where(rises, piece > rank, torch.where(falls, piece <= rank, always)).to(network.dtype)
-    # sums and no matrix products, which may be allowed to round to half precision
-    slopes = ((output * weight)[:, None] * active).sum(-1)
-    intercepts = ((output * bias)[:, None] * active).sum(-1) + network[:, 3 * units :]
-    return torch.cat([knots.expand(network.shape[0], -1), slopes * factor, intercepts * factor], -1)
+        weight, bias = hidden
+        knot = bias / -weight
+        knots = torch.where(knot >= 0, knot, torch.inf).sort(-1).values[0]
+        knots = torch.nn.functional.pad(knots, (0, next_power_of_two(max(2, units)) - units), value=torch.inf)
+        middle = (
+            torch.nn.functional.pad(knots, (1, 0)) / 2 + torch.nn.functional.pad(knots, (0, 1), value=torch.inf) / 2
+        )
+        # a unit is active on a whole piece; where the first knot is 0, the first piece is x = 0, and the unit is not active
+        active = weight * middle.clamp(max=1e30)[:, None] + bias > 0
+    # a sum and no matrix product, which may be allowed to round to half precision
+    slopes, intercepts = ((output * factor)[:, None, None] * hidden * active).sum(-1).unbind(1)
+    return torch.cat([knots.expand(network.shape[0], -1), slopes, intercepts + output_bias * factor], -1)
 
 
 def decay_gradients(sums: Tensor, parameters: Tensor) -> Tensor:
