@@ -218,6 +218,9 @@ def test_teachers_have_the_planted_curves_and_students_tables_of_their_own(monke
         tables.shape == (1, 5, len(knots)) and (np.ptp(tables, axis=2) > 0).all()
     )  # every student moves its own table
     assert len(np.unique(tables[0, :, 5])) == 5
+    runs = records.read(teachers.RECORD)["results"]["converged"]["no effect, bias"]["runs"][:1]
+    assert np.ptp(runs[0]["tables"][0]) > 5  # three students are in a local optimum, on which the others do not agree
+    assert teachers.rename_part("no effect, bias", protocol, runs)[0]["named"] == runs[0]["named"] == NO_EFFECT
 
 
 @pytest.mark.parametrize(
