@@ -16,6 +16,7 @@ from typing import Any
 
 from papers_pages import source_page
 from record_facts import provenance_table
+from task_table import task_table
 from whence.bench.findings import collect_findings as collect_bench
 from whence.records import find_folders
 from whence.report.bench.sentences import format_score, name_metric, name_task
@@ -144,6 +145,7 @@ def render(text: str, found: dict[str, Any], studies: dict[str, str]) -> str:
         "experiments": experiments(studies),
         "headlines": headlines(),
         "benchmarks": benchmarks(),
+        "tasks": task_table(FOLDER / "results"),
     }
     parts |= {one["name"]: table(one, studies) for one in found["sources"]}
     for name, part in parts.items():

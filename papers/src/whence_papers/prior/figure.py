@@ -78,8 +78,11 @@ def draw_prior(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
     counts = sorted({len(own) for own in by_arm.values()})
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seeds"
     shown = "one seed" if counts == [1] else f"mean of {seeds}"
+    vocab_size = runs[0]["task"]["vocab_size"]
+    unused = (spec["model"].get("vocab_size", vocab_size) - vocab_size) * spec["model"]["embed_dim"]
+    idle = f" ({unused:,} of them embed tokens that the text does not have)" if unused > 0 else ""
     note = (
-        f"{spec['name']}: {runs[0]['notes']['parameters']:,} parameters for {runs[0]['arm']}, {spec['budget']['steps']:,} steps of "
+        f"{spec['name']}: {runs[0]['notes']['parameters']:,} parameters for {runs[0]['arm']}{idle}, {spec['budget']['steps']:,} steps of "
         f"{step_tokens:,} tokens. a and b: {shown}; the training loss is the mean since the last evaluation; the same tokens are scored at every "
         f"length. c and d: one mark for each head of the first seed; the line is the start of the source, 1; the wide start has alpha 0.1 and beta 1. The source prints a loss of "
         f"{PUBLISHED_LOSS} on another text with another tokenizer, so it is not drawn."
