@@ -88,6 +88,7 @@ def test_a_compressed_copy_is_the_same_data(data, tmp_path):
     ("benchmarks", "subsets", "parts"),
     [
         (["longbensh"], [], ("--benchmark", "longbensh", "did you mean longbench?")),
+        (["wmt_zh_en"], [], ("--benchmark", "wmt_zh_en", "did you mean --benchmark wmt --subset wmt22_zh_en?")),
         (["longbench"], ["treck"], ("--subset", "treck", "did you mean trec?")),
         (["longbench"], ["lcc"], ("benchmarks/longbench/lcc.json", "docs/benchmarks.md", "--data")),
         (["codexglue"], ["cloze-maxmin-ruby"], ("ClozeTesting-maxmin/ruby.json", "docs/benchmarks.md")),

@@ -230,7 +230,7 @@ def stopped_groups(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name, code, message", [("interrupt", 130, "Run the same command to resume"), ("terminate", 143, "resume")]
+    "name, code, message", [("interrupt", 130, "run the command again to resume"), ("terminate", 143, "resume")]
 )
 def test_a_stopped_group_leaves_records_and_checkpoints(stopped_groups, name, code, message):
     end = json.loads((stopped_groups / f"{name}.json").read_text())

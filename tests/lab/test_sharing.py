@@ -145,8 +145,16 @@ def test_a_shard_reports_when_all_records_are_there(tmp_path, capsys, monkeypatc
     assert "no record yet" not in second.err and "report:" in second.out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
-def test_a_signal_leaves_a_checkpoint(tmp_path, number):
+@pytest.fixture
+def default_interrupts():
+    """A background job may start with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2, signal.SIGINT])
+def test_a_signal_leaves_a_checkpoint(tmp_path, number, default_interrupts):
     """For runs side by side: ``test_a_stopped_group_leaves_records_and_checkpoints``."""
     study = build_study(arms=ARMS[:1], seeds=(0,), budget=Budget(steps=10**6, batch_size=8))
     before, executor = signal.getsignal(number), load_executor("local", 1)
@@ -155,6 +163,18 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, number):
     assert raised.value.signal_number == number
     assert checkpoint_path(study.runs()[0], tmp_path).exists()
     assert signal.getsignal(number) == before
+
+
+def test_a_second_interrupt_stops_at_once_and_a_worker_ignores_all(default_interrupts):
+    with training.catch_stop_signals() as stop_signal:
+        signal.raise_signal(signal.SIGINT)
+        assert stop_signal() == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker, whose parent handles interrupts
+    with training.catch_stop_signals() as stop_signal:
+        signal.raise_signal(signal.SIGINT)
+        assert stop_signal() is None
 
 
 def test_a_signal_during_the_last_evaluation_stops_the_study_after_the_record(tmp_path):

@@ -35,6 +35,7 @@ def test_arms_seeds_and_budget(scale):
         assert study.budget.compile is on_gpu and (study.budget.mixed_precision == "bf16") is on_gpu
     for study in others:
         assert [arm.name for arm in study.arms] == ["rotary", "rotary + prior"]
+        assert study.name == f"prior-{scale}-{'main' if scale == 'small' else '134m'}"
     assert bool(others) is (scale != "cpu")
 
 

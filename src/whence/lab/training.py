@@ -30,7 +30,7 @@ from whence.position.base import Position
 #: steps between two checks by the processes of a distributed run whether to save a checkpoint
 SYNC_INTERVAL = 20
 #: signals that end a run after its next step, with a checkpoint
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT)
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,23 @@ class DivergenceError(Exception):
 def catch_stop_signals() -> Iterator[Callable[[], int | None]]:
     """Yield a function that returns the number of a stop signal that the process got, or None.
 
-    Clusters send SIGTERM when they take a machine back, and Slurm SIGUSR2 before a time limit. Signals can be handled in the
-    main thread only; in other threads the function returns None.
+    Clusters send SIGTERM when they take a machine back, Slurm SIGUSR2 before a time limit, and Ctrl-C sends SIGINT. A Ctrl-C
+    after another signal raises KeyboardInterrupt at once. A process with a SIGINT handler of its own, such as a worker, keeps it.
+    Signals can be handled in the main thread only; in other threads the function returns None.
     """
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
         return
-    before = {number: signal.signal(number, lambda got, frame: received.append(got)) for number in STOP_SIGNALS}
+
+    def receive(number: int, frame: Any) -> None:
+        if number == signal.SIGINT and received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    own_interrupts = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    numbers = [number for number in STOP_SIGNALS if not (own_interrupts and number == signal.SIGINT)]
+    before = {number: signal.signal(number, receive) for number in numbers}
     try:
         yield lambda: received[0] if received else None
     finally:

@@ -5,7 +5,8 @@ The source proposes phi(d) = -|alpha d|^beta with alpha = beta = 1 at the start,
 wider start is alpha = 0.1. Weight decay acts on matrices alone, so it never pulls alpha and beta.
 
 There are two studies. ``prior-SCALE`` has every arm with paired seeds, for the verdict; ``prior-SCALE-134m`` has the two main arms once
-in the preset of 134M parameters. Both are scored at 1 to 16 times the trained length on the same tokens.
+in the preset of 134M parameters. At the scale "small" the second is ``prior-small-main``, whose model is as small as that of the first.
+Both are scored at 1 to 16 times the trained length on the same tokens.
 
 ``scale`` is "small" (a smoke test on Python's help topics, seconds, no data), "cpu" (books, small models, some hours on two cores), "gpu"
 (books, the presets qwen3-20m and qwen3-134m, about half an hour on one large accelerator) or "source" (FineWeb at the size of the
@@ -105,10 +106,12 @@ def studies(scale: str = "cpu", tokens: str = "") -> list[Study]:
         )
     ]  # fmt: skip
     if chosen.large is not None:
+        full_size = chosen.large.model == LARGE
         found.append(
             build_study(
-                f"prior-{scale}-134m",
-                "How does a model with the prior beside rotary position train at the size of its source?",
+                f"prior-{scale}-{'134m' if full_size else 'main'}",
+                "How does a model with the prior beside rotary position train"
+                + (" at the size of its source?" if full_size else "?"),
                 MAIN, chosen.large, chosen, tokens,
             )
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -218,7 +219,7 @@ def select_subsets(benchmarks: Sequence[str], names: Sequence[str], data: Path |
     if unknown is not None:
         raise usage_error(
             "whence bench --benchmark", unknown, f"the benchmarks are {', '.join(BENCHMARKS)}",
-            did_you_mean(unknown, tuple(BENCHMARKS), "choose one of them"),
+            _suggest_benchmark(unknown),
         )  # fmt: skip
     folder = benchmark_folder(data)
     if names:
@@ -232,6 +233,14 @@ def select_subsets(benchmarks: Sequence[str], names: Sequence[str], data: Path |
             group[0].locate(folder)  # raises
         chosen += own
     return chosen, folder
+
+
+def _suggest_benchmark(unknown: str) -> str:
+    """A remedy for an unknown benchmark: a similar one, or a similar subset with its benchmark."""
+    owners = {name: benchmark for benchmark, subsets in BENCHMARKS.items() for name in subsets}
+    close = difflib.get_close_matches(unknown.lower(), owners, n=1)
+    remedy = f"did you mean --benchmark {owners[close[0]]} --subset {close[0]}?" if close else "choose one of them"
+    return remedy if unknown in owners else did_you_mean(unknown, BENCHMARKS, remedy)
 
 
 def _named_subsets(name: str, benchmarks: Sequence[str]) -> list[Subset]:
