@@ -199,6 +199,26 @@ def test_a_saved_model_is_the_same_model(position, tmp_path):
     assert text == again.config.position and "alibi" not in text  # no short names
 
 
+def test_the_saved_folder_says_where_the_classes_are(model, tmp_path, monkeypatch):
+    """For processes that do not import whence, such as lm_eval. The registrations are taken away, as a new process has none."""
+    model.save_pretrained(tmp_path / "saved")
+    from_pretrained = transformers.AutoModelForCausalLM.from_pretrained
+    with monkeypatch.context() as patch:
+        for mapping in (transformers.CONFIG_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING):
+            patch.setattr(mapping, "_extra_content", {})
+        patch.setattr(transformers.dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+        patch.syspath_prepend(tmp_path / "modules")
+        with pytest.raises(ValueError, match="trust_remote_code"):
+            from_pretrained(tmp_path / "saved", trust_remote_code=False)
+        loaded = from_pretrained(tmp_path / "saved", trust_remote_code=True)
+        loaded.save_pretrained(tmp_path / "again")
+    assert type(loaded) is WhenceForCausalLM and torch.equal(loaded(tokens()).logits, model(tokens()).logits)
+    assert type(from_pretrained(tmp_path / "again")) is WhenceForCausalLM  # without trust_remote_code
+    for name in ("config.json", "modeling_whence.py"):
+        assert (tmp_path / "again" / name).read_text() == (tmp_path / "saved" / name).read_text()
+    assert "causal_lm.py" not in {path.name for path in (tmp_path / "again").iterdir()}  # no copy of whence's code
+
+
 def test_untied_weights_and_other_dtypes(tmp_path):
     spec = ModelSpec("decoder", VOCABULARY, **{**PRESETS["qwen3-20m"], **SIZES, "tie_embeddings": False, "bias": True})
     model = make(spec=spec)

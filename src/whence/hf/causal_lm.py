@@ -2,13 +2,15 @@
 
 ``save_pretrained``, ``from_pretrained``, ``generate``, ``Trainer`` and every tool that takes a causal language model work on
 it. Importing this module registers it, so ``AutoModelForCausalLM.from_pretrained(folder)`` finds it; ``whence.hf.load`` does
-that by itself. The config stores the Position as its text (see ``whence.position.expression``). Nothing is pickled.
+that by itself. A saved folder has a file that imports this module, for programs that pass ``trust_remote_code=True`` instead.
+The config stores the Position as its text (see ``whence.position.expression``). Nothing is pickled.
 """
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -29,6 +31,18 @@ from transformers.modeling_outputs import CausalLMOutputWithPast  # noqa: E402
 MODEL_TYPE = "whence"
 #: fields of ModelSpec that a config stores under their own names
 SPEC_FIELDS = tuple(field for field in fields(ModelSpec) if field.name not in ("kind", "vocab_size", "num_classes"))
+#: the file of a saved folder that transformers runs with trust_remote_code=True
+MODELING_FILE = "modeling_whence.py"
+MODELING_SOURCE = '''"""The model of this folder. Its classes are those of the installed package whence, with the extra hf."""
+
+from whence.hf import WhenceConfig, WhenceForCausalLM
+
+__all__ = ["WhenceConfig", "WhenceForCausalLM"]
+'''
+AUTO_MAP = {
+    "AutoConfig": "modeling_whence.WhenceConfig",
+    "AutoModelForCausalLM": "modeling_whence.WhenceForCausalLM",
+}
 
 
 class WhenceConfig(PreTrainedConfig):
@@ -86,6 +100,19 @@ class WhenceConfig(PreTrainedConfig):
                 remedy = f'pass position="{saved}" to run it'
                 raise usage_error("WhenceConfig.from_dict(...)", f"the position {outside[0]}", rule, remedy)
         return super().from_dict(config_dict, **kwargs)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Write config.json, and the file with which ``trust_remote_code=True`` loads it where whence was not imported."""
+        self.auto_map = dict(AUTO_MAP)
+        folder = Path(save_directory)
+        if not folder.is_file():  # else transformers raises
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / MODELING_FILE).write_text(MODELING_SOURCE, encoding="utf-8")
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
+        """Nothing: transformers calls it after ``trust_remote_code=True``, and would then save a copy of this module."""
 
     @property
     def spec(self) -> ModelSpec:
@@ -199,6 +226,10 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
                 "leave out arguments that change them, or save it again",
             )
         return (model, info) if output_loading_info else model
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: Any = "AutoModel") -> None:
+        """Nothing, as in the config."""
 
     @classmethod
     def from_decoder(cls, decoder: Decoder, position: str, *, context: int) -> Self:

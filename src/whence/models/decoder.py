@@ -79,7 +79,7 @@ class Decoder(nn.Module):
         Args:
             prompt: tokens to continue.
             max_new_tokens: maximum number of tokens after the prompt.
-            temperature: divides the logits; 0 takes the most likely token.
+            temperature: divides the logits before sampling; 0 takes the most likely token (greedy decoding).
             top_k: sample among the ``top_k`` most likely tokens only.
             generator: for sampling; torch's global one by default.
             eos_token_id: a token that ends a sequence. Finished sequences are filled with it; generation stops when all

@@ -206,7 +206,7 @@ class EncoderDecoder(nn.Module):
             eos_token_id: a token that ends a target. Finished rows are filled with it; generation stops when all are
                 finished.
             source_mask: ``[B, S]``, True for real tokens.
-            temperature: divides the logits; 0 takes the most likely token.
+            temperature: divides the logits before sampling; 0 takes the most likely token (greedy decoding).
             top_k: sample among the ``top_k`` most likely tokens only.
             generator: for sampling; torch's global one by default.
         """
