@@ -32,7 +32,7 @@ MEANINGS = {
     "undecided": "The records allow both.",
     "equivalent": "The arms certainly differ by less than the margin.",
     "arithmetic wrong": "The numbers that the source prints do not agree with each other.",
-    "not testable": "What a test needs is not given or not available.",
+    "not testable": "What a test needs is not given or not available, or no arm of the record beats a simple rule.",
     "open": "A command exists that would test the claim; its record is not committed.",
 }
 

@@ -169,6 +169,34 @@ def test_one_arm_against_several(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "claim, metric, split, levels, rule, expected",
+    [
+        ("epar-when-shuffled-squad", "token_f1", "shuffled", (0.08, 0.07), ("rule", 0.2), "not testable"),
+        ("epar-when-shuffled-squad", "token_f1", "shuffled", (0.08, 0.07), ("constant", 0.2), "not testable"),
+        ("epar-when-shuffled-squad", "token_f1", "shuffled", (0.28, 0.07), ("rule", 0.2), "reproduced"),
+        ("epar-when-shuffled-squad", "token_f1", "shuffled", (0.08, 0.07), ("ceiling", 0.2), "reproduced"),
+        ("epar-when-shuffled-squad", "exact_match", "shuffled", (0.08, 0.07), ("rule", 0.2), "reproduced"),
+        ("epar-when-shuffled-squad", "token_f1", "test", (0.08, 0.07), ("rule", 0.2), "reproduced"),
+        ("prior-helps-alone", "perplexity", "test", (9.0, 8.0), ("rule", 7.0), "not testable"),  # lower is better
+        ("prior-helps-alone", "perplexity", "test", (9.0, 6.0), ("rule", 7.0), "reproduced"),
+    ],
+)
+def test_arms_below_a_simple_rule_test_nothing(tmp_path, claim, metric, split, levels, rule, expected):
+    arguments = CLAIMS[claim].arguments
+    arms = (*arguments["others"], arguments["arm"])
+    spec = study(arguments["study"], tuple(Arm(name, "Alibi()") for name in arms))
+    spec = replace(spec, decision=replace(spec.decision, split=arguments["split"]))
+    folder = write(tmp_path, spec, seeds_about(dict(zip(arms, levels, strict=True)), 0.0001), split=arguments["split"])
+    entry = {"kind": rule[0], "splits": {split: {metric: rule[1]}}, "about": ""}
+    records.write(folder / "baselines.json", {"baselines": {"simple": entry}})
+    judgement = verdict(claim, tmp_path)
+    assert judgement.verdict == expected and judgement.evidence.record == folder.as_posix()
+    if expected == "not testable":
+        words = (f"no arm reaches the {rule[0]} 'simple'", "It has 20 points; the best arm, none, has 8.0")
+        assert words[0] in judgement.reason and (metric == "perplexity" or words[1] in judgement.reason)
+
+
+@pytest.mark.parametrize(
     "half, quarter, expected",
     [(0.9, 0.5, "reproduced"), (0.5, 0.9, "reproduced"), (0.8, 0.8, "equivalent"), (0.5, 0.5, "not reproduced")],
 )
@@ -251,7 +279,19 @@ def test_two_studies_and_three_splits(tmp_path):
     write(tmp_path, keys, {"sinusoidal": [0.94, 0.95, 0.96, 0.93, 0.97]})
     judgement = verdict("speeches-padding-harmless", tmp_path)
     assert judgement.verdict == "not reproduced" and "speeches-encoder-keys is better" in judgement.reason
-    assert "Welch" in judgement.reason
+    assert "Welch's test, not paired: the records do not show equal data" in judgement.reason
+    for spec in (none, keys):
+        for path in study_folder(spec, tmp_path).glob("*seed*.json"):
+            records.write(path, records.read(path) | {"task": {"data_hash": "one"}})
+    # seeds vary together: the difference of each pair is 0.8 to 1.2 points, the seeds differ by up to 4
+    for path, more in zip(sorted(study_folder(keys, tmp_path).glob("*seed*.json")), (8, 9, 10, 11, 12), strict=True):
+        stored = records.read(path)
+        other = records.read(study_folder(none, tmp_path) / path.name)["result"]["evaluations"][-1]
+        stored["result"]["evaluations"][-1]["splits"]["test"]["value"] = other["splits"]["test"]["value"] + more / 1000
+        records.write(path, stored)
+    judgement = verdict("speeches-padding-harmless", tmp_path)
+    assert judgement.verdict == "not reproduced" and "paired by seed" in judgement.reason  # Welch's test has p = 0.3
+    assert "better than speeches-encoder-none by 1 points" in judgement.reason and "Welch" not in judgement.reason
     spec = study("speeches-decoder", ARMS[:1])
     folder = study_folder(spec, tmp_path)
     for split, level, apart in (("obama", 370.0, 0), ("wbush", 450.0, 1), ("hbush", 371.0, 4)):

@@ -215,7 +215,7 @@ def format_details(row: dict[str, Any], folders: tuple[Path, ...] = ()) -> str:
     figures = [
         f"{name} {_format_value(value)}"
         for name, value in row["figures"].items()
-        if name != "words" and not isinstance(value, dict)  # measurements behind the figures
+        if name not in ("words", "not_testable") and not isinstance(value, dict)  # measurements behind the figures
     ]
     if figures:
         lines += _field("figures", ", ".join(figures))

@@ -1,7 +1,7 @@
 """Comparisons of arms as figures of a claim: direction, difference, interval and a sentence.
 
-Values of the same seed are paired, and the contrasts of a study are one family. Values of two studies are compared with
-Welch's test.
+Values of the same seed are paired, and the contrasts of a study are one family. Values that do not share seeds and data are
+compared with Welch's test.
 """
 
 from __future__ import annotations
@@ -89,8 +89,10 @@ def judge_interval(interval: Interval | None, metric: str) -> str:
     return "equivalent" if inside else "undecided"
 
 
-def compare_unpaired(sides: Mapping[str, Sequence[float]], metric: str, arm: str, other: str) -> dict[str, Any]:
-    """As ``contrast_figures``, for values that share no seeds: Welch's test of one contrast."""
+def compare_unpaired(
+    sides: Mapping[str, Sequence[float]], metric: str, arm: str, other: str, why: str
+) -> dict[str, Any]:
+    """As ``contrast_figures``, for values that cannot be paired: Welch's test of one contrast. ``why`` states the reason."""
     _, higher, unit = METRICS[metric]
     test = welch(sides[arm], sides[other], 1 - ALPHA)
     gain = test.difference if higher else -test.difference
@@ -109,5 +111,5 @@ def compare_unpaired(sides: Mapping[str, Sequence[float]], metric: str, arm: str
         "gain": gain,
         **_ends(test.difference, test.interval, higher),
         "direction_verdict": verdict,
-        "words": f"{arm} is {relation[verdict]} {other}{size} ({format_p(test.p)}, Welch's test; the two share no seeds).",
+        "words": f"{arm} is {relation[verdict]} {other}{size} ({format_p(test.p)}, Welch's test, not paired: {why}).",
     }

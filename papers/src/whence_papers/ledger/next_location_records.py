@@ -11,7 +11,7 @@ from whence.lab import results as lab
 from whence.statistics import summary
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.comparisons import compare_seeds, contrast_figures
-from whence_papers.ledger.study_records import ONE_RUN, Reader, find_study
+from whence_papers.ledger.study_records import ONE_RUN, Reader, find_study, find_unbeaten_rule
 from whence_papers.pointer.next_location.figures import COUNTINGS, accuracy_over_users, metrics_on_test
 
 Records = list[dict[str, Any]]
@@ -86,7 +86,8 @@ def next_places_differ(
     )
     words = f"{one['words']} Means: {means}.{beside} {ONE_RUN}"
     changes = [seed_values([b], counting)[0] - seed_values([a], counting)[0] for a, b in _pairs(by_arm, baseline, arm)]
-    return one | {"change": changes, "words": words}, folder.as_posix()
+    unbeaten = find_unbeaten_rule(folders, spec, folder, "accuracy", "test") if counting == "all" else {}
+    return one | {"change": changes, "words": words} | unbeaten, folder.as_posix()
 
 
 def pointer_gain(folders: LedgerFolders, study: str, arm: str, baseline: str) -> tuple[dict[str, Any], str]:

@@ -13,7 +13,9 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab import results as lab
+from whence.lab.scores import collect_baselines
 from whence.lab.study import Study
+from whence.lab.tasks.baselines import CONSTANT, RULE
 from whence.statistics import PairedComparison
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.comparisons import METRICS, compare_lists, compare_seeds, compare_unpaired, contrast_figures
@@ -95,6 +97,43 @@ def compare_study(
     return compare_seeds(values, metric, baseline, alpha=study.decision.alpha, share=share)
 
 
+def find_unbeaten_rule(folders: LedgerFolders, study: Study, folder: Path, metric: str, split: str) -> dict[str, str]:
+    """Why a comparison of arms says nothing: no arm beats the best constant or simple rule in the study's record.
+
+    Arms are compared by their means over seeds at the last evaluation. The result is empty if an arm beats every such
+    baseline, or if the record has none on this metric and split.
+    """
+    factor, higher, unit = METRICS[metric]
+    path = folder / "baselines.json"
+    stored = folders.reader.read(path)["baselines"] if folders.reader.exists(path) else {}
+    rules = {
+        (one["kind"], one["name"]): factor * one["splits"][split][metric]
+        for one in collect_baselines(stored, study.decision.split)
+        if one["kind"] in (CONSTANT, RULE) and metric in one["splits"].get(split, {})
+    }
+    means: dict[str, float] = {}
+    for arm in study.arms if rules else ():
+        try:
+            own = seed_values(load_finished_arm(folders, study, folder, arm.name), split, None, factor)
+        except MissingEvidence:
+            continue
+        if own:
+            means[arm.name] = mean(own)
+    if not rules or not means:
+        return {}
+    select = max if higher else min
+    rule, arm_name = select(rules, key=lambda key: rules[key]), select(means, key=lambda name: means[name])
+    if means[arm_name] > rules[rule] if higher else means[arm_name] < rules[rule]:
+        return {}
+    kind, name = rule
+    reason = (
+        f"by this record: no arm reaches the {kind} '{name}' by {metric.replace('_f1', ' F1')} on {split}. "
+        f"It has {rules[rule]:.4g} {unit}".rstrip()
+        + f"; the best arm, {arm_name}, has {means[arm_name]:.4g}. Differences between arms below it do not test the claim."
+    )
+    return {"not_testable": reason}
+
+
 def describe_diverged(arm: dict[str, Any]) -> str:
     """A sentence about diverged seeds, or an empty text."""
     diverged = arm["diverged"]
@@ -122,7 +161,8 @@ def difference(
     spec, folder = find_study(folders, study)
     comparison = compare_study(folders, spec, folder, [baseline, arm], metric, split, evaluation)
     figures = contrast_figures(comparison, arm, baseline, metric)
-    return figures | {"words": f"{figures['words']} {ONE_RUN}"}, folder.as_posix()
+    unbeaten = find_unbeaten_rule(folders, spec, folder, metric, split)
+    return figures | {"words": f"{figures['words']} {ONE_RUN}"} | unbeaten, folder.as_posix()
 
 
 def against(
@@ -158,7 +198,8 @@ def against(
             f"gain_over_{_slug(other)}_high": one["gain_high"],
         }
         words.append(one["words"])
-    return results | {"words": " ".join(words)}, folder.as_posix()
+    unbeaten = find_unbeaten_rule(folders, spec, folder, metric, split)
+    return results | {"words": " ".join(words)} | unbeaten, folder.as_posix()
 
 
 def best_of(
@@ -173,7 +214,9 @@ def best_of(
     verdicts = {one["direction_verdict"] for one in figures.values() if one["direction"] == best}
     verdict = "undecided" if "undecided" in verdicts else verdicts.pop()
     words = " ".join(one["words"] for one in figures.values())
-    return {"best_direction": best, "best_direction_verdict": verdict, **directions, "words": words}, folder.as_posix()
+    unbeaten = find_unbeaten_rule(folders, spec, folder, metric, split)
+    results = {"best_direction": best, "best_direction_verdict": verdict, **directions, "words": words}
+    return results | unbeaten, folder.as_posix()
 
 
 def smallest_p(folders: LedgerFolders, study: str, metric: str, split: str) -> tuple[dict[str, Any], str]:
@@ -199,13 +242,26 @@ def _slug(name: str) -> str:
 def between_studies(
     folders: LedgerFolders, study: str, other: str, arm: str, metric: str, split: str
 ) -> tuple[dict[str, Any], str]:
-    """Compare the same arm in two studies, the second with the first. Two studies share no seeds."""
-    factor, sides, paths = METRICS[metric][0], {}, []
+    """Compare the same arm in two studies, the second with the first. Equal seeds on equal data are paired."""
+    factor, paths = METRICS[metric][0], []
+    sides: dict[str, dict[int, float | None]] = {}
+    data: list[set[str | None]] = []
     for name in (study, other):
         spec, folder = find_study(folders, name)
-        sides[name] = seed_values(load_finished_arm(folders, spec, folder, arm), split, None, factor)
+        finished = load_finished_arm(folders, spec, folder, arm)
+        own = dict(zip(map(int, finished["curves"]), seed_values(finished, split, None, factor), strict=True))
+        sides[name] = {seed: own.get(seed) for seed in spec.seeds}
+        (matching,) = (one for one in spec.arms if one.name == arm)
+        runs = lab.load_arm_records(spec, matching, folder, folders.reader)
+        data.append({run.get("task", {}).get("data_hash") for run in runs})
         paths.append(folder.as_posix())
-    return compare_unpaired(sides, metric, other, study), ", ".join(paths)
+    same_seeds, same_data = set(sides[study]) == set(sides[other]), data[0] == data[1] and len(data[0] - {None}) == 1
+    if same_seeds and same_data:
+        figures = contrast_figures(compare_seeds(sides, metric, study), other, study, metric)
+        return figures | {"words": f"{figures['words']} The two studies are paired by seed."}, ", ".join(paths)
+    why = "the records do not show equal data" if same_seeds else "the seeds differ"
+    lists = {name: [value for value in own.values() if value is not None] for name, own in sides.items()}
+    return compare_unpaired(lists, metric, other, study, why), ", ".join(paths)
 
 
 def between_splits(

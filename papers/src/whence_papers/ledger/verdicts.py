@@ -27,8 +27,12 @@ RULES = {
     ),
     "a difference": (
         "A difference between arms is claimed only by the paired comparison of whence.statistics (compare_paired): values of "
-        "one seed are paired, and all contrasts of a study share the error rate that its spec states. Two studies share no seeds and are "
-        "compared with Welch's test. One run of each arm allows no test."
+        "one seed are paired, and all contrasts of a study share the error rate that its spec states. Two studies "
+        "with equal seeds and equal data are paired by seed too; others are compared with Welch's test. One run of each arm allows no test."
+    ),
+    "a simple rule": (
+        "Differences between arms are not testable by a record in which no arm beats the best committed baseline of kind "
+        "'rule' or 'constant' on the metric and split of the claim, by the mean over seeds."
     ),
     "an interval": (
         "A bound on an end of an interval fails only if the whole interval lies on the other side. If the interval includes the "
@@ -83,6 +87,8 @@ def judge(claim: Claim, folders: LedgerFolders) -> Judgement:
     evidence = find_evidence(claim, folders)
     if evidence.figures is None:
         return Judgement(claim, OPEN, f"waits for {evidence.waits_for}", (), evidence)
+    if "not_testable" in evidence.figures:
+        return Judgement(claim, UNTESTABLE, evidence.figures["not_testable"], (), evidence)
     values = [_figure_values(claim, check, evidence.figures) for check in claim.checks]
     few = [check.figure for check, value in zip(claim.checks, values, strict=True) if _has_too_few_seeds(value)]
     if few:
