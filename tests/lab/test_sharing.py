@@ -165,10 +165,10 @@ def test_a_signal_leaves_a_checkpoint(tmp_path, number, default_interrupts):
     assert signal.getsignal(number) == before
 
 
-def test_a_second_interrupt_stops_at_once_and_a_worker_ignores_all(default_interrupts):
+def test_a_second_interrupt_stops_at_once_and_a_worker_ignores_all(default_interrupts, capfd):
     with training.catch_stop_signals() as stop_signal:
         signal.raise_signal(signal.SIGINT)
-        assert stop_signal() == signal.SIGINT
+        assert stop_signal() == signal.SIGINT and "Ctrl-C again" in capfd.readouterr().err
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a worker, whose parent handles interrupts

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,9 @@ def catch_stop_signals() -> Iterator[Callable[[], int | None]]:
         if number == signal.SIGINT and received:
             raise KeyboardInterrupt
         received.append(number)
+        if number == signal.SIGINT:
+            with suppress(OSError):  # print may not run inside another print
+                os.write(2, b"\nStopping after this step. Press Ctrl-C again to stop at once.\n")
 
     own_interrupts = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
     numbers = [number for number in STOP_SIGNALS if not (own_interrupts and number == signal.SIGINT)]
