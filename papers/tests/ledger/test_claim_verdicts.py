@@ -220,13 +220,43 @@ def test_the_interval_of_a_further_run_against_its_simulation():
     assert prediction_interval([1.0, 1.0, 1.0]) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("relation, number, agrees", [("equals", 84.9, True), ("equals", 99.0, False), ("above", 80.0, True),
-                                                      ("above", 95.0, False), ("at_most", 70.0, False),
-                                                      ("at_most", 84.9, False), ("at_most", 85.1, True)])  # fmt: skip
-def test_seeds_are_held_by_that_interval(relation, number, agrees):
+@pytest.mark.parametrize(
+    "relation, number, agrees, state",
+    [
+        ("equals", 84.9, True, ""), ("equals", 99.0, False, ""), ("above", 80.0, True, ""), ("above", 95.0, False, ""),
+        ("at_most", 70.0, False, ""), ("at_most", 84.9, False, UNDECIDED), ("at_most", 85.1, True, UNDECIDED),
+        ("below", 86.1, True, ""), ("at_least", 85.9, False, UNDECIDED), ("at_least", 86.1, False, ""),
+    ],
+)  # fmt: skip
+def test_seeds_are_held_by_that_interval(relation, number, agrees, state):
+    """The interval of the mean is 84.02 to 85.98, that of a further run 82.6 to 87.4."""
     check = FigureCheck("x", relation, number, str(number), 0.05 if relation == "equals" else 0.0)
     judgement = evaluate_check(check, [84.0, 85.0, 86.0, 85.5, 84.5])
-    assert judgement.agrees is agrees and "(mean of 5 runs" in judgement.result
+    assert (judgement.agrees, judgement.state) == (agrees, state) and "(mean of 5 runs" in judgement.result
+
+
+def test_a_ratio_is_held_by_its_logarithm():
+    """The interval of the mean of these ratios includes 1.1; that of their logarithms does not."""
+    values = [1312.0, 672.9, 445.7]
+    check = FigureCheck("x", "at_most", 1.1, "1.1")
+    assert evaluate_check(check, values).state == UNDECIDED
+    judgement = evaluate_check(replace(check, ratio=True), values)
+    assert judgement.fails and judgement.result.startswith("732.8 (geometric mean of 3 runs, its interval 18")
+    with pytest.raises(WhenceError, match="a ratio is above 0"):
+        evaluate_check(replace(check, ratio=True), [1.0, -1.0, 2.0])
+
+
+@pytest.mark.parametrize("chance, expected", [(0.85, UNDECIDED), (0.5, REPRODUCED)])
+@pytest.mark.parametrize("relation, number", [("equals", 0.87), ("above", 0.7)])
+def test_agreement_that_a_random_answer_also_has_is_undecided(tmp_path, relation, number, chance, expected):
+    claim = next(claim for claim in CLAIMS if claim.id == "epar-consistency-all")
+    claim = replace(claim, checks=(replace(claim.checks[0], relation=relation, number=number),))
+    assert claim.checks[0].chance == "chance"
+    folders, figures = LedgerFolders(tmp_path), {"consistency_enhanced": [0.84, 0.85, 0.86, 0.87], "chance": chance}
+    records.write(folders.record_path(claim.id), records.read(HERE.record_path(claim.id)) | {"figures": figures})
+    judgement = judge(claim, folders)
+    assert judgement.verdict == expected
+    assert ("a random answer has 0.85" in judgement.reason) == (expected == UNDECIDED)
 
 
 def test_nothing_that_is_not_finite_is_judged(tmp_path):

@@ -19,7 +19,8 @@ untestable = "reason"                   why it cannot be tested here,
 waits_for = "what"                      what is needed before it can be tested
 arithmetic = true                       a failed check is an arithmetic error of the source, not a different measurement
 arguments = { ... }                     arguments of the computation or reader, such as the source's figures
-checks = [{ figure = "name", equals = "4.7" }]
+checks = [{ figure = "name", equals = "4.7" }]   also ``ratio = true`` for a ratio with one value per seed, judged by its logarithm,
+                                        and ``chance = "name"``: the figure that a random answer has
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class FigureCheck:
     text: str  # the number as the source prints it
     within: float = 0.0  # tolerance of ``equals``; by default half of the last printed digit
     note: str = ""
+    ratio: bool = False  # values of seeds are compared by their logarithms
+    chance: str = ""  # name of the figure that a random answer has; an interval that includes it decides nothing
 
     @property
     def statement(self) -> str:
@@ -215,7 +218,7 @@ def _check(file: str, name: str, row: Any) -> FigureCheck:
     if not isinstance(row, dict) or not isinstance(row.get("figure"), str):
         raise _entry_error(file, name, f"the check {row!r}", rule)
     relations = [relation for relation in RELATIONS if relation in row]
-    if len(relations) != 1 or set(row) - {"figure", "within", "note", *RELATIONS}:
+    if len(relations) != 1 or set(row) - {"figure", "within", "note", "ratio", "chance", *RELATIONS}:
         raise _entry_error(file, name, f"the check {row!r}", rule)
     relation = relations[0]
     text = row[relation]
@@ -225,7 +228,11 @@ def _check(file: str, name: str, row: Any) -> FigureCheck:
     within = _number(row["within"]) if "within" in row else own
     if number is None or within is None or ("within" in row and relation != "equals"):
         raise _entry_error(file, name, f"the check {row!r}", rule)
-    return FigureCheck(row["figure"], relation, number, text, within, str(row.get("note", "")))
+    ratio, chance = row.get("ratio", False), row.get("chance", "")
+    if not isinstance(ratio, bool) or not isinstance(chance, str) or (ratio and (relation == "equals" or number <= 0)):
+        rule = "ratio is true for a bound above 0, and chance is the name of a figure"
+        raise _entry_error(file, name, f"the check {row!r}", rule)
+    return FigureCheck(row["figure"], relation, number, text, within, str(row.get("note", "")), ratio, chance)
 
 
 def _number(text: Any) -> float | None:

@@ -91,19 +91,20 @@ def next_places_differ(
 
 
 def pointer_gain(folders: LedgerFolders, study: str, arm: str, baseline: str) -> tuple[dict[str, Any], str]:
-    """The share of an arm's gain over another that falls on answers that do not occur in training."""
+    """The share of an arm's gain over another that falls on answers that do not occur in training, per seed."""
     runs, folder = load_runs(folders, study, baseline, arm)
     both = [(_by_answer(a)["correct"], _by_answer(b)["correct"]) for a, b in _pairs(runs, baseline, arm)]
-    seen, unseen = (summary([b[kind] - a[kind] for a, b in both]).mean for kind in ("seen", "unseen"))
+    gains = [{kind: b[kind] - a[kind] for kind in ("seen", "unseen")} for a, b in both]
+    seen, unseen = (summary([gain[kind] for gain in gains]).mean for kind in ("seen", "unseen"))
     questions = _by_answer(runs[arm][0])["questions"]
     share = {
-        "share_of_gain_at_unseen": unseen / (seen + unseen),
+        "share_of_gain_at_unseen": [gain["unseen"] / sum(gain.values()) for gain in gains],
         "share_of_questions_unseen": questions["unseen"] / sum(questions.values()),
     }
     words = (
         f"{arm} answers {seen:.0f} more of {questions['seen']} questions whose answer occurs in training, and {unseen:.0f} more of "
-        f"{questions['unseen']} whose answer does not: {100 * share['share_of_gain_at_unseen']:.0f} % of the gain on "
-        f"{100 * share['share_of_questions_unseen']:.1f} % of the questions."
+        f"{questions['unseen']} whose answer does not: {100 * unseen / (seen + unseen):.0f} % of the gain on "
+        f"{100 * questions['unseen'] / sum(questions.values()):.1f} % of the questions."
     )
     return share | {"words": words}, folder.as_posix()
 

@@ -23,7 +23,9 @@ RULES = {
     "seeds": (
         "The source's figure of one run agrees if it lies in the 95 % prediction interval for one further run of ours "
         "(t distribution over our seeds; Bonferroni correction if a claim has "
-        f"several such figures). A bound is compared with the mean over our seeds. Fewer than {MIN_SEEDS} finished seeds leave a claim open."
+        "several such figures). A bound is compared with the mean over our seeds, a bound on a ratio with the geometric mean; it is undecided if "
+        "the interval of that mean includes the bound. A check that agrees is undecided if its interval includes what a random answer has. "
+        f"Fewer than {MIN_SEEDS} finished seeds leave a claim open."
     ),
     "a difference": (
         "A difference between arms is claimed only by the paired comparison of whence.statistics (compare_paired): values of "
@@ -61,6 +63,7 @@ class CheckResult:
     result: str
     agrees: bool
     state: str = ""  # UNDECIDED or EQUIVALENT if the statistics say so
+    interval: tuple[float, float] | None = None  # of a figure with a value per seed
 
     @property
     def fails(self) -> bool:
@@ -119,9 +122,19 @@ def add_state(result: CheckResult, figures: dict[str, Any]) -> CheckResult:
     """Mark a check that the statistics leave undecided, or whose difference is equivalent to none.
 
     A figure ``NAME`` may have a ``NAME_verdict``, the verdict of its comparison. Of an interval ``NAME_low`` and
-    ``NAME_high``, a bound that one end fails is undecided if the other end meets it.
+    ``NAME_high``, a bound that one end fails is undecided if the other end meets it. A check that agrees is undecided
+    if the interval over seeds includes the figure of a random answer.
     """
     check = result.check
+    if check.chance and result.interval and result.agrees:
+        low, high = result.interval
+        chance = figures.get(check.chance)
+        if not isinstance(chance, int | float):
+            rule = "chance names a number of the evidence"
+            raise usage_error(f"the check of {check.figure}", f"chance = {check.chance!r}", rule, "correct the check")
+        if low <= chance <= high:
+            text = f"{result.result}, but a random answer has {format_number(chance, check)}"
+            return replace(result, state=UNDECIDED, result=text)
     verdict = figures.get(f"{check.figure}_verdict")
     if verdict == UNDECIDED or (verdict == EQUIVALENT and not result.agrees):
         return replace(result, state=verdict)
@@ -152,6 +165,12 @@ def evaluate_check(check: FigureCheck, value: float | list[float], level: float 
     return CheckResult(check, format_number(value, check), agrees)
 
 
+def mean_interval(values: list[float], level: float = LEVEL) -> tuple[float, float]:
+    """The interval of the mean; the mean itself if the values do not vary."""
+    sample = summary(values, level)
+    return (sample.interval.low, sample.interval.high) if sample.interval else (sample.mean, sample.mean)
+
+
 def prediction_interval(values: list[float], level: float = LEVEL) -> tuple[float, float]:
     """The interval in which one more value of the same kind lies with this probability.
 
@@ -161,35 +180,54 @@ def prediction_interval(values: list[float], level: float = LEVEL) -> tuple[floa
     >>> round(low, 3), round(high, 3)
     (66.032, 75.968)
     """
-    sample = summary(values, level)
-    if sample.interval is None:
-        return sample.mean, sample.mean
-    half = (sample.interval.high - sample.mean) * math.sqrt(sample.n + 1)
-    return sample.mean - half, sample.mean + half
+    low, high = mean_interval(values, level)
+    middle, half = (low + high) / 2, (high - low) / 2 * math.sqrt(len(values) + 1)
+    return middle - half, middle + half
 
 
 def _evaluate_on_seeds(check: FigureCheck, values: list[float], level: float) -> CheckResult:
-    low, high = prediction_interval(values, level)
-    mean = math.fsum(values) / len(values)
-    digits = max(1, len(check.text.partition(".")[2]))
-    agrees = {
-        "equals": low - check.within <= check.number <= high + check.within,  # the source reports one run
-        "at_most": mean <= check.number,  # a bound is a statement about all runs
-        "at_least": mean >= check.number,
-        "below": mean < check.number,
-        "above": mean > check.number,
-    }[check.relation]
-    return CheckResult(
-        check,
-        f"{mean:,.{digits}f} (mean of {len(values)} runs, prediction interval {low:,.{digits}f} to {high:,.{digits}f})",
-        agrees,
+    """The source's figure of one run against a further run of ours, or a bound against the mean over all our runs."""
+    if check.relation == "equals":
+        mean, (low, high) = math.fsum(values) / len(values), prediction_interval(values, level)
+        agrees, state = low - check.within <= check.number <= high + check.within, ""
+        words = ("mean", "prediction interval")
+    else:
+        if check.ratio and min(values) <= 0:
+            raise usage_error(
+                f"the check of {check.figure}",
+                f"{min(values):g}",
+                "a ratio is above 0",
+                "remove ratio = true from the check",
+            )
+        scaled = [math.log(value) for value in values] if check.ratio else values
+        ends = (math.fsum(scaled) / len(scaled), *mean_interval(scaled, level))
+        mean, low, high = (math.exp(one) if check.ratio else one for one in ends)
+        agrees = evaluate_check(check, mean).agrees
+        state = UNDECIDED if low < high and low <= check.number <= high else ""
+        words = ("geometric mean" if check.ratio else "mean", "its interval")
+    digits = _digits(check, high - low)
+    result = (
+        f"{mean:,.{digits}f} ({words[0]} of {len(values)} runs, {words[1]} {low:,.{digits}f} to {high:,.{digits}f})"
     )
+    return CheckResult(check, result, agrees, state, (low, high))
+
+
+def _digits(check: FigureCheck, width: float) -> int:
+    """Decimals that show as many as the source prints, and two figures of the width of an interval.
+
+    >>> _digits(FigureCheck("x", "above", 0.7, "0.7"), 0.03), _digits(FigureCheck("x", "equals", 84.93, "84.93"), 9.0)
+    (3, 2)
+    """
+    needed = min(6, 1 - math.floor(math.log10(width))) if width > 0 else 1
+    return max(1, len(check.text.partition(".")[2]), needed)
 
 
 def _describe_result(one: CheckResult) -> str:
     """The result, and the source's number if the two disagree."""
     relation = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "equals" else ""
     source = "" if one.agrees else f", but the source says {relation}{one.check.text}"
+    if one.agrees and one.state and relation:  # the interval includes the bound
+        source = f"; the source says {relation}{one.check.text}"
     return f"{one.check.figure.replace('_', ' ')} {one.result}{source}" + (f" ({one.state})" if one.state else "")
 
 
