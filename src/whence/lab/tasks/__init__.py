@@ -59,7 +59,7 @@ TASKS: dict[str, TaskInfo] = {
     "wikitext103": TaskInfo(WikiText103, False, "language modelling on a hundred million words of Wikipedia"),
     "books": TaskInfo(Books, False, "language modelling on public-domain books"),
     "sst2": TaskInfo(Sst2, False, "sentiment of film reviews"),
-    "squad": TaskInfo(Squad, False, "answer questions about passages, some of which have no answer"),
+    "squad": TaskInfo(Squad, False, "answer questions about the passages of SQuAD"),
     "qmsum": TaskInfo(Qmsum, False, "summarize meetings by a query"),
     "arxiv": TaskInfo(Arxiv, False, "summarize scientific papers"),
     "glue": TaskInfo(Glue, False, "classify sentences and pairs of sentences"),
