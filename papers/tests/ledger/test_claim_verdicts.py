@@ -61,7 +61,7 @@ def test_a_verdict_flips_when_its_record_is_changed(claim, tmp_path):
         many = isinstance(record["figures"][check.figure], list)
         for figures, agrees in ((good, True), (bad, False)):
             value = on_the_side(check, agrees)
-            figures[check.figure] = [value] * 5 if many else value
+            figures[check.figure] = [value] * len(record["figures"][check.figure]) if many else value
             name, _, end = check.figure.rpartition("_")
             other = f"{name}_{'high' if end == 'low' else 'low'}"
             if end in ("low", "high") and other in record["figures"]:  # an interval that is all on one side
@@ -251,8 +251,9 @@ def test_a_ratio_is_held_by_its_logarithm():
 def test_agreement_that_a_random_answer_also_has_is_undecided(tmp_path, relation, number, chance, expected):
     claim = next(claim for claim in CLAIMS if claim.id == "epar-consistency-all")
     claim = replace(claim, checks=(replace(claim.checks[0], relation=relation, number=number),))
-    assert claim.checks[0].chance == "chance"
-    folders, figures = LedgerFolders(tmp_path), {"consistency_enhanced": [0.84, 0.85, 0.86, 0.87], "chance": chance}
+    assert claim.checks[0].chance == "chance_enhanced"
+    folders, own = LedgerFolders(tmp_path), [0.84, 0.85, 0.86, 0.87]
+    figures = {"consistency_enhanced": own, "chance_enhanced": [chance + 0.01, chance, chance, chance - 0.01]}
     records.write(folders.record_path(claim.id), records.read(HERE.record_path(claim.id)) | {"figures": figures})
     judgement = judge(claim, folders)
     assert judgement.verdict == expected

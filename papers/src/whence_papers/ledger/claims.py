@@ -20,7 +20,7 @@ waits_for = "what"                      what is needed before it can be tested
 arithmetic = true                       a failed check is an arithmetic error of the source, not a different measurement
 arguments = { ... }                     arguments of the computation or reader, such as the source's figures
 checks = [{ figure = "name", equals = "4.7" }]   also ``ratio = true`` for a ratio with one value per seed, judged by its logarithm,
-                                        and ``chance = "name"``: the figure that a random answer has
+                                        and ``chance = "name"``: what a random answer has, a value per seed
 """
 
 from __future__ import annotations

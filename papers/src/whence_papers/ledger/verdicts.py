@@ -126,15 +126,10 @@ def add_state(result: CheckResult, figures: dict[str, Any]) -> CheckResult:
     if the interval over seeds includes the figure of a random answer.
     """
     check = result.check
-    if check.chance and result.interval and result.agrees:
-        low, high = result.interval
-        chance = figures.get(check.chance)
-        if not isinstance(chance, int | float):
-            rule = "chance names a number of the evidence"
-            raise usage_error(f"the check of {check.figure}", f"chance = {check.chance!r}", rule, "correct the check")
-        if low <= chance <= high:
-            text = f"{result.result}, but a random answer has {format_number(chance, check)}"
-            return replace(result, state=UNDECIDED, result=text)
+    if check.chance and result.interval and result.agrees and _includes_chance(result, figures):
+        chance = math.fsum(figures[check.chance]) / len(figures[check.chance])
+        text = f"{result.result}, but a random answer has {format_number(chance, check)}"
+        return replace(result, state=UNDECIDED, result=text)
     verdict = figures.get(f"{check.figure}_verdict")
     if verdict == UNDECIDED or (verdict == EQUIVALENT and not result.agrees):
         return replace(result, state=verdict)
@@ -145,6 +140,22 @@ def add_state(result: CheckResult, figures: dict[str, Any]) -> CheckResult:
         if evaluate_check(check, float(opposite)).agrees:
             return replace(result, state=UNDECIDED)
     return result
+
+
+def _includes_chance(result: CheckResult, figures: dict[str, Any]) -> bool:
+    """Whether the interval of a check includes what a random answer has, which is a value per seed as the figure is.
+
+    For a bound it is the interval of the mean of the differences between the two.
+    """
+    check, own, chance = result.check, figures[result.check.figure], figures.get(result.check.chance)
+    if not isinstance(chance, list) or len(chance) != len(own):
+        rule = "chance names a figure with as many values as the figure of the check"
+        raise usage_error(f"the check of {check.figure}", f"chance = {check.chance!r}", rule, "correct the check")
+    if check.relation != "equals":
+        low, high = mean_interval([a - b for a, b in zip(own, chance, strict=True)])
+        return low <= 0 <= high
+    low, high = result.interval or (math.nan, math.nan)
+    return low <= math.fsum(chance) / len(chance) <= high
 
 
 def evaluate_check(check: FigureCheck, value: float | list[float], level: float = LEVEL) -> CheckResult:

@@ -277,7 +277,8 @@ def optimal_position(
     """Mean consistency and ranking of each experiment, with the basic and the enhanced form on the same samples.
 
     An experiment has one head. ``*_redrawn`` are the same figures with another head in every run. A gain is the mean over
-    experiments of enhanced minus basic; its p is that of a paired t test over experiments.
+    experiments of enhanced minus basic; its p is that of a paired t test over experiments. ``chance_*`` is the expected
+    consistency of a position drawn at random, over the same runs.
     """
     setting = theory.Setting(beta=beta, gamma=gamma)
     figures: dict[str, Any] = {}
@@ -288,6 +289,9 @@ def optimal_position(
                 value = _values(importance, q, k, form_setting)
                 agreed = [theory.consistency(v, int(i.argmax())).both for v, i in zip(value, importance, strict=True)]
                 ranked = theory.spearman(value, importance).tolist()
+                if not redraw:
+                    by_chance = [theory.chance_consistency(one).both for one in value]
+                    figures.setdefault(f"chance_{form}", []).append(sum(by_chance) / runs)
                 for name, rows in (("consistency", agreed), ("ranking", ranked)):
                     key = f"{name}_{form}{'_redrawn' if redraw else ''}"
                     figures.setdefault(key, []).append(sum(rows) / runs)
@@ -295,21 +299,14 @@ def optimal_position(
         for suffix in ("", "_redrawn"):
             test = paired_t(figures[f"{name}_enhanced{suffix}"], figures[f"{name}_basic{suffix}"])
             figures[f"{name}_gain{suffix}"], figures[f"{name}_gain_p{suffix}"] = test.difference, test.p
-    figures["chance"] = _by_chance(pattern, length, embed_dim, runs, setting)
     redrawn = [sum(figures[f"{name}_redrawn"]) / experiments for name in ("consistency_enhanced", "ranking_enhanced")]
     figures["words"] = (
         f"{experiments} experiments of {runs} runs, each with one untrained head, as in the source's program. With another head in "
         f"every run the enhanced form has a consistency of {redrawn[0]:.3f} and a ranking of {redrawn[1]:.3f}. A position drawn at "
-        f"random has a consistency of {figures['chance']:.3f}. The enhanced form changes our consistency by "
+        f"random has a consistency of {sum(figures['chance_enhanced']) / experiments:.3f}. The enhanced form changes our consistency by "
         f"{figures['consistency_gain']:+.4f} (paired over experiments, {format_p(figures['consistency_gain_p'])})."
     )
     return figures
-
-
-def _by_chance(pattern: str, length: int, embed_dim: int, runs: int, setting: theory.Setting) -> float:
-    importance, q, k = draw_inputs(pattern, length, embed_dim, min(runs, 3), 0)
-    value = _values(importance, q, k, setting)
-    return sum(theory.chance_consistency(v).both for v in value) / len(value)
 
 
 def proposition(beta: float, gamma: float, length: int, embed_dim: int, runs: int) -> dict[str, Any]:
