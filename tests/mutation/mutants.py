@@ -112,7 +112,7 @@ MUTANTS = [
     (P + "t5.py", "(distance < 0)", "(distance > 0)", ["tests/position/test_t5.py"]),
     (A + "layout.py", "distance >= 0", "distance > 0", REFERENCE),
     (A + "layout.py", "distance.abs() < self.window", "distance.abs() <= self.window", REFERENCE),
-    (A + "layout.py", "rows)[:, :, None] + 1)", "rows)[:, :, None])", REFERENCE),
+    (A + "layout.py", "(self.q_positions, rows) + 1).clamp", "(self.q_positions, rows)).clamp", REFERENCE),
     (A + "toeplitz.py", "return key - row + self.queries", "return key - row + self.queries - 1", REFERENCE),
     (A + "toeplitz.py", "low = max(low, self.offset + first - self.window + 1)", "low = max(low, self.offset + first - self.window + 2)", TILED),
     (A + "pair_mask.py", "else self.attn_mask[:, :, rows]", "else self.attn_mask[:, :, : rows.stop - rows.start]", MASKS),
