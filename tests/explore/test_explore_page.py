@@ -38,7 +38,7 @@ def browser():
 def page(address, browser):
     """A page that may reach its own server only; ``outside`` and ``failures`` record what went wrong."""
     page = browser.new_page(viewport={"width": 1400, "height": 1000})
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(180_000)  # the first reading imports transformers, beside everything else that CI runs
     page.outside, page.failures = [], []
     page.on("pageerror", lambda error: page.failures.append(str(error)))
 
@@ -176,7 +176,9 @@ def test_a_text_through_a_model_and_an_unknown_model(page):
     assert "/no/such/folder" in alert.inner_text()
     model.fill("tiny random model")
     model.press("Enter")
+    assert model.input_value() == "tiny random model"
     page.locator("#read").click()
+    alert.wait_for(state="detached")  # the second reading has begun
     page.locator("#attention .arcs svg").wait_for()
     page.locator("#next tbody tr").first.wait_for()
     assert page.locator("#next tbody tr").count() == 8
