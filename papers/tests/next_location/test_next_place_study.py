@@ -362,8 +362,13 @@ def test_the_committed_study_is_sound():
 
     studies = load_study_file(FOLDER / "studies" / "next_location.py")
     assert [(len(study.runs()), study.decision.baseline) for study in studies] == [
-        (10, "day known"), (50, "Recency"), (10, "LSTM pointer-generator"),
+        (10, "day known"), (50, "Recency"), (10, "LSTM pointer-generator"), (10, "one layer"),
     ]  # fmt: skip
+    (checkins,) = load_study_file(FOLDER / "studies" / "next_location.py", options={"data": "foursquare"})
+    assert checkins.model == studies[0].model and checkins.seeds == studies[0].seeds
+    assert all("duration" not in arm.model["reads"] for arm in checkins.arms)  # they have none
+    with pytest.raises(WhenceError, match=r"--data got 'gowalla'.*foursquare.*--visits"):
+        load_study_file(FOLDER / "studies" / "next_location.py", options={"data": "gowalla"})
     if os.environ.get("WHENCE_DATA") and (Path(os.environ["WHENCE_DATA"]) / "mobility").is_dir():
         for study in studies:
             runner.validate_study(study)
