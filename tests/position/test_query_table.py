@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from whence import Attention, KVCache, QueryTable, Rotary, Rows, WhenceError, attend
+from whence import Attention, DistanceTable, KVCache, Position, QueryTable, Rotary, Rows, WhenceError, attend
+from whence.position import distance_table
 
 
 def rows_of(q, at_q, at_k):
@@ -12,8 +13,10 @@ def rows_of(q, at_q, at_k):
     return Rows(q, k, q @ k.mT, at_q, at_k, visible, 1.0)
 
 
-def test_the_numbers_of_the_formula():
+@pytest.mark.parametrize("products", [False, True], ids=["by index", "by products"])
+def test_the_numbers_of_the_formula(products, monkeypatch):
     """Width 1, P = 3, 2, 1 and r = 2 at position 4."""
+    monkeypatch.setattr(distance_table, "uses_one_hot", lambda x, entries: products)  # what a GPU does, here
     table = QueryTable(1, 1, rank=1, extent=3)
     torch.nn.init.ones_(table.projection)
     table.profiles.data = torch.tensor([[3.0, 2.0, 1.0]])
@@ -62,3 +65,28 @@ def test_what_it_refuses():
         QueryTable(2, 4, extent=0)
     with pytest.raises(WhenceError, match=r"head_dim 4 with 8.*head_dim=8"):
         attend(*(torch.randn(1, 2, 3, 8),) * 3, position=QueryTable(2, 4))
+
+
+def test_a_table_hook_and_its_plain_hook_replace_each_other():
+    rows = rows_of(torch.ones(1, 1, 1, 2), torch.tensor([[2]]), torch.arange(4)[None])
+
+    class Near(Position):
+        def content_bias_table(self, q, unrotated_q, scale):
+            return DistanceTable(q.sum(-1, keepdim=True) * torch.tensor([1.0, 3.0]), 0, clipped=True)
+
+    class Other(Near):
+        def content_bias(self, rows):
+            return rows.scores + 9
+
+    assert Near().effects == Other().effects == {"content_bias"}
+    assert Near().content_bias(rows).tolist() == [[[[6.0, 6.0, 2.0, 2.0]]]]
+    assert Other().content_bias(rows).tolist() == [[[[9.0] * 4]]]
+    assert Other().content_bias_table(rows.q, rows.q, 1.0) is None  # it is not the table of the new hook
+    with pytest.raises(WhenceError, match="write content_bias_table alone"):
+
+        class Both(Position):
+            def content_bias(self, rows):
+                return rows.scores
+
+            def content_bias_table(self, q, unrotated_q, scale):
+                return None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.position import shaw as module
+from whence.position import distance_table as module
 from whence.position.base import Rows
 from whence.position.shaw import Shaw
 
@@ -40,7 +40,7 @@ def test_the_papers_two_sums_in_float64(
     positions: tuple[torch.Tensor, torch.Tensor], heads: int | None, clip: int, products: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(module, "uses_one_hot", lambda x: products)  # what a GPU does, here
+    monkeypatch.setattr(module, "uses_one_hot", lambda x, entries: products)  # what a GPU does, here
     rows = make_rows(*positions)
     shaw = Shaw(4, clip=clip, heads=heads, value_dim=6, std=1.0).to(torch.float64)
     weights = torch.softmax(rows.scores.masked_fill(~rows.visible, -1e9), dim=-1)
@@ -150,7 +150,7 @@ def test_errors() -> None:
 def test_gradients_are_the_same_by_index_and_uses_one_hot(monkeypatch: pytest.MonkeyPatch) -> None:
     actual = []
     for products in (False, True):
-        monkeypatch.setattr(module, "uses_one_hot", lambda x, products=products: products)
+        monkeypatch.setattr(module, "uses_one_hot", lambda x, entries, products=products: products)
         torch.manual_seed(3)
         rows, shaw = make_rows(*POSITIONS["own"]), Shaw(4, clip=2, std=1.0).to(torch.float64)
         weights = torch.softmax(torch.randn_like(rows.scores), -1).requires_grad_()

@@ -9,8 +9,10 @@ hook                               returns                               used by
 ``rotate(q, k, q_pos, k_pos)``     like q and k; wider if ``widens``     rotary, PoPE, log-n temperature
 ``score_scale(distance, length)``  ``[n]`` or ``[heads, n]``, factors    EPAR
 ``bias(distance, length)``         ``[n]`` or ``[heads, n]``, terms      ALiBi, T5, power prior, ...
-``content_bias(rows)``             score terms ``[B, H, T, S]``          Shaw, CoPE, DAPE, GRAPE-A
-``value_bias(weights, rows)``      output terms ``[B, H, T, E]``         Shaw
+``content_bias(rows)``             score terms ``[B, H, T, S]``          CoPE, DAPE, GRAPE-A
+``content_bias_table(q, ...)``     the same as a table of distances      Shaw, QueryTable
+``value_bias(weights, rows)``      output terms ``[B, H, T, E]``         your own
+``value_bias_table()``             the same as a table of distances      Shaw
 ``sink(position, length)``         ``[n]`` or ``[heads, n]``, logits     StableMask, Sink
 ``clock(x)``                       ``[B, heads, T]``, steps              ForgetGate, DataDependentAlibi
 =================================  ====================================  ===============================
@@ -33,9 +35,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor, nn, promote_types
 
 from whence.errors import WhenceError, usage_error
+from whence.position.distance_table import DistanceTable
 from whence.position.parameter import format_setting
 from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
 
@@ -44,6 +47,8 @@ if TYPE_CHECKING:
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
+#: hooks that return a table of distances, and the hook whose default evaluates the table
+TABLE_HOOKS = {"content_bias_table": "content_bias", "value_bias_table": "value_bias"}
 LENGTHS = ("context", "query", "sequence")
 #: forms of a ``PairFunction``: floor, span and rate of ``floor + span * exp(-rate * |distance| / length)``; and c, threshold,
 #: weights and biases of the hidden units, which are the same for all heads, output weights and output bias of ``Fire``
@@ -164,10 +169,18 @@ class Position(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for hook in (*HOOKS, *OPTIONAL_HOOKS):
+        for hook in (*HOOKS, *OPTIONAL_HOOKS, *TABLE_HOOKS):
             if hook in cls.__dict__:
                 _require_hook_parameters(cls, hook)
-        cls._overridden = frozenset(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Position, hook))
+        for table, hook in TABLE_HOOKS.items():  # the other one of a parent does not belong to the new hook
+            if hook in cls.__dict__ and table in cls.__dict__:
+                rule, remedy = f"{hook} is computed from {table}", f"write {table} alone"
+                raise usage_error(f"{cls.__name__}.{hook}", f"a class that also has {table}", rule, remedy)
+            for new, old in ((table, hook), (hook, table)):
+                if new in cls.__dict__ and getattr(cls, old) is not getattr(Position, old):
+                    setattr(cls, old, getattr(Position, old))
+        overridden = {hook for hook in (*HOOKS, *TABLE_HOOKS) if getattr(cls, hook) is not getattr(Position, hook)}
+        cls._overridden = frozenset(TABLE_HOOKS.get(hook, hook) for hook in overridden)
         if {"score_scale", "bias"} & cls.__dict__.keys():  # the parent's derivatives are not those of the new hooks
             for optional in OPTIONAL_HOOKS:
                 if optional not in cls.__dict__:
@@ -190,7 +203,7 @@ class Position(nn.Module):
         self.context = context
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in HOOKS:
+        if name in HOOKS or name in TABLE_HOOKS:
             # hooks are looked up on the class, so an instance attribute of that name would have no effect
             raise usage_error(
                 f"{type(self).__name__}.{name} = ...",
@@ -226,10 +239,27 @@ class Position(nn.Module):
 
     def content_bias(self, rows: Rows) -> Tensor | None:
         """The term added to the score before ``score_scale`` where it depends on q or k: ``[B, H, T, S]``."""
+        table = self.content_bias_table(rows.q, rows.unrotated_q, rows.scale)
+        return None if table is None else table.gather(rows.distance).to(rows.scores.dtype)
+
+    def content_bias_table(self, q: Tensor, unrotated_q: Tensor, scale: float) -> DistanceTable | None:
+        """``content_bias`` of a mechanism where each query has one number per distance: ``[B, H, T, n]``.
+
+        ``q`` and ``unrotated_q`` ``[B, H, T, D]`` are the queries after and before rotation, in at least float32. Write this hook
+        instead of ``content_bias``: every backend evaluates it, and the fused kernels read the table.
+        """
         return None
 
     def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
         """The term added to the output, from the attention weights ``[B, H, T, S]``: ``[B, H, T, E]``."""
+        table = self.value_bias_table()
+        if table is None:
+            return None
+        dtype = promote_types(weights.dtype, table.values.dtype)
+        return (table.sum_weights(weights.to(dtype), rows.distance) @ table.values.to(dtype)).to(weights.dtype)
+
+    def value_bias_table(self) -> DistanceTable | None:
+        """``value_bias`` of a mechanism that adds a vector per distance to the values: ``[n, E]`` or ``[heads, n, E]``."""
         return None
 
     def sink(self, position: Tensor, length: Any) -> Tensor | None:

@@ -89,7 +89,7 @@ class HeadSlice(Position):
         return self.mechanism.embed(x, positions)
 
     def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
-        return self._with_views().rotate(q, k, q_positions, k_positions)
+        return self.with_views().rotate(q, k, q_positions, k_positions)
 
     def score_scale(self, distance: Tensor, length: Any) -> Tensor | None:
         return self._select(self.mechanism.score_scale(distance, length))
@@ -101,10 +101,10 @@ class HeadSlice(Position):
         return self._select(self.mechanism.sink(position, length))
 
     def content_bias(self, rows: Rows) -> Tensor | None:
-        return self._with_views().content_bias(rows)
+        return self.with_views().content_bias(rows)
 
     def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
-        return self._with_views().value_bias(weights, rows)
+        return self.with_views().value_bias(weights, rows)
 
     def clock(self, x: Tensor) -> Tensor | None:
         steps = self.mechanism.clock(x)
@@ -141,7 +141,7 @@ class HeadSlice(Position):
         """The rows of these heads; what all heads share stays as it is."""
         return x if x.ndim < 2 or x.shape[0] == 1 else x[self.start : self.end]
 
-    def _with_views(self) -> Position:
+    def with_views(self) -> Position:
         """The whole mechanism with views of the heads of the slice as its parameters, for one call."""
         whole = self.mechanism
         return whole if whole.heads is None else view_heads(whole, whole.head_axes, whole.heads, self.start, self.end)

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.distance_table import DistanceTable
 from whence.validation import require_dim, require_integer, require_std, require_table
 
 
@@ -53,16 +54,10 @@ class QueryTable(Position):
         self.projection = nn.Parameter(torch.randn(heads, head_dim, rank) * std)
         self.profiles = nn.Parameter(torch.randn(rank, extent) * std)
 
-    def content_bias(self, rows: Rows) -> Tensor:
-        dtype = rows.scores.dtype
-        mixed = rows.unrotated_q.to(dtype) @ self.projection.to(dtype)
-        by_distance = mixed @ self.profiles.to(dtype)  # [B, H, T, extent]
-        distance = rows.distance
-        if distance.is_floating_point():
-            distance = distance.round()
-        index = distance.long().clamp(0, self.extent - 1)[:, None]
-        bias = by_distance.gather(-1, index.expand(*by_distance.shape[:-1], index.shape[-1]))
-        return torch.where(((distance >= 0) & (distance < self.extent))[:, None], bias, 0.0)
+    def content_bias_table(self, q: Tensor, unrotated_q: Tensor, scale: float) -> DistanceTable:
+        dtype = unrotated_q.dtype
+        mixed = unrotated_q @ self.projection.to(dtype)
+        return DistanceTable(mixed @ self.profiles.to(dtype), 0, clipped=False)
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "head_dim", self.head_dim
