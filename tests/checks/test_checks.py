@@ -29,8 +29,10 @@ VARIANTS = {
         whence.Rotary(scaling=LongRope(short=[1.0] * HALF, long=[2.0] * HALF, original=8, factor=4.0), context=32)
         + whence.Fire(4, length="context", context=64, threshold=4.0)
     ),
-    "Rotary yarn + Shaw values": lambda: (
-        whence.Rotary(scaling=Yarn(4.0, original=8)) + whence.Shaw(8, acts_on="values", clip=3)
+    "Rotary yarn + Shaw values + QueryTable of the layer input": lambda: (
+        whence.Rotary(scaling=Yarn(4.0, original=8))
+        + whence.Shaw(8, acts_on="values", clip=3)
+        + whence.QueryTable(4, 8, source="input", embed_dim=12, rank=2, extent=5, std=1.0)
     ),
     "StableMask learnable + LearnedRotary per key head": lambda: (
         whence.StableMask(4, context=12, learnable=True) + whence.LearnedRotary(8, num_kv_heads=2)

@@ -1,4 +1,5 @@
-"""A clock inside a pretrained model: it reads the attention's input, and its steps follow every cache of transformers."""
+"""A clock inside a pretrained model, and a table made by the layer input: both read the attention's input, and the steps follow
+every cache of transformers."""
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ def build(kind="llama", dtype=torch.float32):
 
 
 def attach(model):
-    attachment = hf.attach(model, "ForgetGate() + Sink()")
+    attachment = hf.attach(model, "ForgetGate() + Sink() + QueryTable(source='input', extent=6, std=1.0)")
     for position in attachment.positions.values():
         torch.nn.init.normal_(position.parts[0].weight)
     return attachment
@@ -89,7 +90,9 @@ def test_captured_weights_are_those_of_the_clock():
 
 def test_captured_weights_of_a_decoder_of_whence():
     spec = ModelSpec("decoder", vocab_size=16, layers=2, embed_dim=32, heads=4)
-    model = hf.WhenceForCausalLM(hf.WhenceConfig.from_spec(spec, "forget + rotary", context=64)).eval()
+    model = hf.WhenceForCausalLM(
+        hf.WhenceConfig.from_spec(spec, "forget + rotary + QueryTable(source='input', extent=6, std=1.0)", context=64)
+    ).eval()
     ids, rows, decoded = tokens() % 16, hf.AttentionRows([5, -1]), hf.LastRow()
     with torch.no_grad():
         weights = torch.stack(model(ids, output_attentions=True).attentions)
@@ -108,7 +111,8 @@ def test_gates_train_and_are_saved(tmp_path):
     model(ids, labels=ids).loss.backward()
     gate = attachment.positions[0].parts[0]
     assert (gate.weight.grad != 0).any() and (gate.b.grad != 0).all()
-    assert not any(name.startswith("_whence_steps") for module in model.modules() for name in vars(module))
+    assert attachment.positions[0].parts[2].projection.grad.any()
+    assert not any(name in ("_whence_steps", "_whence_input") for module in model.modules() for name in vars(module))
     hf.save_positions(model, tmp_path)
     other = build()
     hf.attach_saved(other, tmp_path)

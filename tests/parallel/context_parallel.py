@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from whence import Alibi, Epar, ForgetGate, Position, Rotary, Shaw, Sink, T5Bias, attend, parallel
+from whence import Alibi, Epar, ForgetGate, Position, QueryTable, Rotary, Shaw, Sink, T5Bias, attend, parallel
 from whence.errors import WhenceError
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "context-parallelism.md"
@@ -23,22 +23,28 @@ MECHANISMS = {
     "T5Bias": lambda: T5Bias(HEADS, form="bidirectional", std=1.0),
     "Epar of all tokens": lambda: Epar(None, length="sequence", learnable=True),
     "Shaw": lambda: Shaw(DIM, clip=6),
-    "ForgetGate": lambda: ForgetGate(HEADS * DIM, HEADS) + Sink(HEADS),
+    "ForgetGate + QueryTable": lambda: (
+        ForgetGate(HEADS * DIM, HEADS)
+        + Sink(HEADS)
+        + QueryTable(HEADS, DIM, source="input", embed_dim=HEADS * DIM, rank=2, extent=9, std=1.0)
+    ),
 }
 OPTIONS = {"causal": {"causal": True}, "both sides": {}, "window": {"causal": True, "window": 5}}
 
 
-def steps(position, q):
-    """The steps of a clock; the queries stand for the layer input."""
-    has_clock = position is not None and "clock" in position.effects
-    return position.clock(q.transpose(1, 2).flatten(2)) if has_clock else None
+def from_input(position, q):
+    """The arguments made of the layer input, which the queries stand for."""
+    if position is None or not position.reads_input:
+        return {}
+    x = q.transpose(1, 2).flatten(2)
+    return {"clock": position.clock(x), "q_input": x}
 
 
 def run_alone(make, tensors, grad_out, options):
     torch.manual_seed(1)
     position = make()
     leaves = [x.clone().requires_grad_() for x in tensors]
-    out = attend(*leaves, position=position, clock=steps(position, leaves[0]), backend="reference", **options)
+    out = attend(*leaves, position=position, backend="reference", **from_input(position, leaves[0]), **options)
     out.backward(grad_out)
     return [out.detach(), *(x.grad for x in leaves)], position
 
@@ -51,8 +57,8 @@ def run_together(make, tensors, grad_out, options, method, layout, group):
     options = dict(options)
     if "segment_ids" in options:
         options["segment_ids"] = parallel.shard(options["segment_ids"], -1, **part)
-    clock = steps(position, leaves[0])
-    out = parallel.attend(*leaves, position=position, clock=clock, method=method, **part, **options)
+    options |= from_input(position, leaves[0])
+    out = parallel.attend(*leaves, position=position, method=method, **part, **options)
     out.backward(parallel.shard(grad_out, 2, **part))
     if position is not None:
         parallel.all_reduce_gradients(position, group=group)
@@ -95,7 +101,7 @@ def check(group, names):
         compare("T5Bias", OPTIONS["both sides"] | {"temperature": 1.3}, method, "zigzag", group)
         compare("T5Bias", OPTIONS["window"], method, "contiguous", group)
         compare("Alibi", OPTIONS["causal"], method, "zigzag", group, kv_heads=2)
-        compare("ForgetGate", OPTIONS["causal"], method, "zigzag", group, kv_heads=2)
+        compare("ForgetGate + QueryTable", OPTIONS["causal"], method, "zigzag", group, kv_heads=2)
         ids = torch.arange(TOKENS) // 5
         compare("T5Bias", OPTIONS["causal"] | {"segment_ids": ids}, method, "zigzag", group)
     compare("Alibi", OPTIONS["causal"], "all_gather", "zigzag", group, kv_heads=1)

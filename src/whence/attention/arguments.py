@@ -23,6 +23,7 @@ class Arguments:
     v: Tensor
     position: Position | None = None
     clock: Tensor | None = None
+    q_input: Tensor | None = None
     causal: bool = False
     window: int | None = None
     q_positions: Tensor | None = None

@@ -40,6 +40,7 @@ class Options(TypedDict, total=False):
 
     position: Position | None
     clock: Tensor | None
+    q_input: Tensor | None
     causal: bool
     window: int | None
     q_positions: Tensor | None
@@ -78,6 +79,7 @@ def attend(
     *,
     position: Position | None = None,
     clock: Tensor | None = None,
+    q_input: Tensor | None = None,
     causal: bool = False,
     window: int | None = None,
     q_positions: Tensor | None = None,
@@ -102,6 +104,8 @@ def attend(
         position: how position acts on the scores; ``None`` for nothing.
         clock: for a position with a clock, such as ``ForgetGate``: the steps ``position.clock(x)`` of the layer input x of
             the keys, ``[B, H, S]``. With a cache, those of the new tokens.
+        q_input: for a position that reads the layer input, such as ``QueryTable(source="input")``: the layer input of the
+            queries, ``[B, T, embed_dim]``.
         causal: a query attends to keys at or before its own position.
         window: a query attends to keys at distances below this number (on both sides unless causal).
         q_positions, k_positions: ``[T]`` or ``[B, T]``; by default the tokens of each sequence count from 0.
@@ -145,8 +149,8 @@ def attend(
     True
     """
     out, weights = compute(Arguments(
-        q, k, v, position=position, clock=clock, causal=causal, window=window, q_positions=q_positions, k_positions=k_positions,
-        lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask, mask_fn=mask_fn, scale=scale,
+        q, k, v, position=position, clock=clock, q_input=q_input, causal=causal, window=window, q_positions=q_positions,
+        k_positions=k_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask, mask_fn=mask_fn, scale=scale,
         temperature=temperature, dropout=dropout, cache=cache, backend=backend, skip_blocks=skip_blocks,
         return_weights=return_weights, check_finite=check_finite,
     ))  # fmt: skip

@@ -108,9 +108,10 @@ def compute_by_rows(call: Call) -> Tensor:
     step = max(1, (SCORES_ON_GPU if q.is_cuda else SCORES) // (batch * heads * keys))
     if torch.compiler.is_compiling():
         step = max(step, -(-count // COMPILED_BLOCKS))
-    mask, steps = call.layout.pair_mask, () if call.clock is None else (call.clock.q, call.clock.k)
+    mask, others = call.layout.pair_mask, () if call.clock is None else (call.clock.q, call.clock.k)
+    others = others if call.q_input is None else (*others, call.q_input)
     learnable = call.position.trainable or (mask is not None and mask.learnable)
-    recompute = torch.is_grad_enabled() and (learnable or any(x.requires_grad for x in (q, k, v, *steps)))
+    recompute = torch.is_grad_enabled() and (learnable or any(x.requires_grad for x in (q, k, v, *others)))
 
     def block(q_block: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
         return _dense_rows(q_block, k, v, call, rows)

@@ -47,6 +47,7 @@ class Call:
     return_weights: bool
     clock: Clock | None = None  # of a mechanism with a clock
     pair_function: PairFunction | None = None  # see find_pair_function
+    q_input: Tensor | None = None  # [B, T, embed_dim], of a mechanism that reads the layer input
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Request:
     compiling: bool
     exporting: bool
     transforming: bool  # inside torch.func or forward-mode AD
-    input_gradient: bool  # q, k, v or a clock gets a gradient
+    input_gradient: bool  # q, k, v, a clock or the layer input gets a gradient
     no_score_mod: str | None  # why the effects are not a function of one score; None when they are
 
     @property
@@ -107,7 +108,7 @@ def prepare(arguments: Arguments) -> Call:
     return Call(
         q, k, v, projected_q, projected_k, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
         arguments.return_weights, None if steps is None else run_clock(steps, layout),
-        find_pair_function(position, layout),
+        find_pair_function(position, layout), arguments.q_input,
     )  # fmt: skip
 
 
@@ -120,9 +121,12 @@ def build_rows(call: Call, q: Tensor, k: Tensor, scores: Tensor, visible: Tensor
     layout = call.layout
     q_positions = layout.q_positions if rows is None else layout.q_positions[:, rows]
     projected_q, projected_k = convert(call.projected_q, rows), convert(call.projected_k, None)
+    q_input = call.q_input
+    if q_input is not None:
+        q_input = (q_input if rows is None else q_input[:, rows]).to(scores.dtype)
     return Rows(
         q, k, scores, q_positions, layout.k_positions, visible, call.scale, projected_q, projected_k,
-        convert(call.v, None),
+        convert(call.v, None), q_input,
     )  # fmt: skip
 
 
@@ -131,7 +135,8 @@ def describe(call: Call) -> Request:
     q, k, position, layout = call.q, call.k, call.position, call.layout
     mask = layout.pair_mask
     pairs = layout.mask_rows * q.shape[2] * k.shape[2]
-    clock = () if call.clock is None else (call.clock.q, call.clock.k)
+    others = () if call.clock is None else (call.clock.q, call.clock.k)
+    others = others if call.q_input is None else (*others, call.q_input)
     records = torch.is_grad_enabled()
     learnable, learnable_mask = records and position.trainable, records and mask is not None and mask.learnable
     return Request(
@@ -154,7 +159,7 @@ def describe(call: Call) -> Request:
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
         transforming=torch_modes.is_transforming(),
-        input_gradient=records and any(x.requires_grad for x in (q, k, call.v, *clock)),
+        input_gradient=records and any(x.requires_grad for x in (q, k, call.v, *others)),
         no_score_mod=None if call.pair_function is not None else why_no_score_mod(position, layout),
     )
 
@@ -252,6 +257,8 @@ def validate_arguments(arguments: Arguments) -> None:
         require_applicable(arguments.position, arguments)
     if arguments.clock is not None or (arguments.position is not None and "clock" in arguments.position.effects):
         require_clock(arguments)
+    if arguments.q_input is not None or (arguments.position is not None and arguments.position.reads_input):
+        require_q_input(arguments)
 
 
 def require_settings(owner: str, settings: Any) -> None:
@@ -368,6 +375,37 @@ def require_clock(arguments: Arguments) -> None:
             remedy,
         )
     shapes.require_device("clock", clock, q.device)
+
+
+def require_q_input(arguments: Arguments) -> None:
+    """Refuse a layer input that no mechanism reads, or that does not fit the queries and the mechanism."""
+    x, position, q = arguments.q_input, arguments.position, arguments.q
+    name = "None" if position is None else type(position).__name__
+    if position is None or not position.reads_input:
+        raise usage_error(
+            f"attend(position={name}, q_input=...)",
+            shapes.describe_tensor(x),
+            "only a mechanism with reads_input = True reads the layer input",
+            "leave q_input out",
+        )
+    if x is None:
+        raise usage_error(
+            f"attend(position={name})",
+            "no q_input",
+            "it reads the layer input, and attend receives queries and keys only",
+            "pass q_input=x, or use whence.Attention, which does",
+        )
+    shapes.require_dense("attend(q_input=...)", "q_input", x)
+    rows = (q.shape[0], q.shape[2])
+    embed_dims = [part.embed_dim for part in position.parts if part.reads_input and hasattr(part, "embed_dim")]
+    wanted = (*rows, *(embed_dims[:1] or x.shape[2:3]))
+    if not shapes.has_shape(x, wanted) or not x.is_floating_point():
+        remedy = "pass the layer input of the queries"
+        if x.ndim == 3 and (x.shape[0], x.shape[1]) == rows and x.is_floating_point():
+            remedy = f"build the mechanism with embed_dim={x.shape[2]}"
+        rule = f"q_input is the layer input of the queries, [batch, queries, embed_dim], here {list(wanted)}"
+        raise usage_error("attend(q_input=...)", shapes.describe_tensor(x), rule, remedy)
+    shapes.require_device("q_input", x, q.device)
 
 
 def exact_positions(position: Position) -> int:

@@ -201,8 +201,9 @@ class Attention(nn.Module):
             x = self._embed_input(x, memory, positions, lengths, key_mask, segment_ids, cache)
         q, k, v = self.project(x, memory)
         clock = self._steps(x, memory) if "clock" in self._inside.effects else None
+        q_input = x if self._inside.reads_input else None
         mixed, weights = compute(Arguments(
-            q, k, v, position=self._inside, clock=clock, causal=self.causal, window=self.window, q_positions=positions,
+            q, k, v, position=self._inside, clock=clock, q_input=q_input, causal=self.causal, window=self.window, q_positions=positions,
             k_positions=memory_positions, lengths=lengths, key_mask=key_mask, segment_ids=segment_ids, attn_mask=attn_mask,
             mask_fn=mask_fn, scale=self.scale, temperature=self.temperature,
             dropout=self.dropout if self.training else 0.0, cache=cache, backend=self.backend, skip_blocks=self.skip_blocks, return_weights=return_weights,

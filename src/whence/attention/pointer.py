@@ -97,14 +97,15 @@ class PointerAttention(nn.Module):
         else:
             places = shapes.validate_positions("positions", positions, batch, length, device)
         at = _last_real_index(real, batch, length, device)
-        q = self.queries(_select_items(encoded, at))[:, None, None]
+        last = _select_items(encoded, at)
+        q = self.queries(last)[:, None, None]
         k = self.keys(encoded)[:, None]
         places = places.expand(batch, -1)
         with torch_modes.without_autocast(encoded):
             # the query is the last item: causal=True also allows mechanisms that are defined for past keys only
             arguments = Arguments(
                 q, k, k, position=self.position, clock=evaluate_clock(self.position, encoded, 1), causal=True, q_positions=places.gather(1, at[:, None]),
-                k_positions=places, key_mask=real,
+                k_positions=places, key_mask=real, q_input=last[:, None] if self.position.reads_input else None,
             )  # fmt: skip
             return torch.log_softmax(compute_logits(prepare(arguments)).logits[:, 0, 0], -1)
 

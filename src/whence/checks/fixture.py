@@ -45,7 +45,7 @@ class Fixture:
         self.value_dim = next(
             (w for part in position.parts if (w := getattr(part, "value_dim", None)) is not None), self.head_dim
         )
-        on_input = [part for part in position.parts if part.effects & {"embed", "clock"}]
+        on_input = [part for part in position.parts if part.reads_input or part.effects & {"embed", "clock"}]
         self.embed_dim = next((int(w) for part in on_input if (w := getattr(part, "embed_dim", None)) is not None), 12)
         self.layer = self.new_layer()
         self.x = torch.randn(2, TOKENS, self.embed_dim, dtype=torch.float64)
@@ -111,7 +111,8 @@ class Fixture:
         scores = scale * (q @ k.mT)
         visible = (positions[:, :, None] >= positions[:, None, :])[:, None]
         values = normal(batch, self.heads, rows, self.value_dim)
-        rows_argument = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale, q, k, values)
+        q_input = normal(batch, rows, self.embed_dim) if self.position.reads_input else None
+        rows_argument = Rows(q, k, scores, positions.clone(), positions.clone(), visible, scale, q, k, values, q_input)
         if hook == "content_bias":
             return {"rows": rows_argument}
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), -1)

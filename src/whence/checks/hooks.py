@@ -217,10 +217,11 @@ def far_distances(fixture: Fixture) -> None:
     x = torch.randn(1, MAX_DISTANCE, fixture.embed_dim, generator=generator, dtype=torch.float64)
     with torch.no_grad():
         clock = evaluate_clock(fixture.position, x, fixture.heads)
+        q_input = x[:, -3:] if fixture.position.reads_input else None
         outs = [
             attend(
-                q.clone(), k.clone(), v.clone(), position=without_embedding(fixture.position), clock=clock, causal=True, backend=backend,
-                q_positions=torch.arange(MAX_DISTANCE - 3, MAX_DISTANCE), k_positions=torch.arange(MAX_DISTANCE),
+                q.clone(), k.clone(), v.clone(), position=without_embedding(fixture.position), clock=clock, q_input=q_input, causal=True,
+                backend=backend, q_positions=torch.arange(MAX_DISTANCE - 3, MAX_DISTANCE), k_positions=torch.arange(MAX_DISTANCE),
             )
             for backend in ("blockwise", "reference")
         ]  # fmt: skip

@@ -255,7 +255,8 @@ def head_slices(fixture: Fixture) -> None:
         for part, (first, last) in zip(parts, pairwise(edges), strict=True):
             tensors = [t[:, first:last].clone() for t in (q, k, v)]  # a hook that writes into them has its own check
             clock = evaluate_clock(part, x, last - first)
-            outs.append(attend(*tensors, position=part, clock=clock, causal=True, backend="reference"))
+            q_input = x if part.reads_input else None
+            outs.append(attend(*tensors, position=part, clock=clock, q_input=q_input, causal=True, backend="reference"))
         out = torch.cat(outs, 1)
         leaves = list(named_parameters.values())
         if out.requires_grad:

@@ -70,7 +70,7 @@ def join_calls(before: AttentionCall, call: AttentionCall, count: int) -> Attent
 
 def _is_plain(call: AttentionCall) -> bool:
     """Whether attention depends on queries, keys and causality alone."""
-    others = (call.edited, call.clock, call.position_bias, call.mask_info.key_mask)
+    others = (call.edited, call.clock, call.q_input, call.position_bias, call.mask_info.key_mask)
     return call.mask_info.structure.is_plain and all(one is None for one in others)
 
 

@@ -293,13 +293,14 @@ def word_weights(position: Position, words: list[str], heads: int) -> tuple[Tens
     for part in inputs.position.at_input():
         embedded = part.embed(embedded, torch.arange(len(words))[None])
     steps = evaluate_clock(inputs.position, embedded, heads) if "clock" in inputs.position.effects else None
+    q_input = embedded if inputs.position.reads_input else None
     embedded = embedded.unflatten(2, (heads, -1)).transpose(1, 2)
     value_dim = max(getattr(part, "value_dim", None) or 1 for part in inputs.position.parts)
     values = torch.zeros(1, heads, len(words), value_dim, dtype=torch.float64)
     _, plain = attend(content, content, values, causal=True, backend="reference", return_weights=True)
     _, weights = attend(
-        embedded, embedded, values, position=without_embedding(inputs.position), clock=steps, causal=True,
-        backend="reference", return_weights=True,
+        embedded, embedded, values, position=without_embedding(inputs.position), clock=steps, q_input=q_input,
+        causal=True, backend="reference", return_weights=True,
     )  # fmt: skip
     return plain[0], weights[0]
 

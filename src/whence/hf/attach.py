@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from whence.errors import usage_error
-from whence.hf.clocks import add_clock
+from whence.hf.clocks import pass_input
 from whence.hf.integrations import active_position, add_to_adapter, execution_device, unwrap_peft
 from whence.hf.interface import KEY, OBSERVERS, AttentionSwitch
 from whence.hf.layers import find_attention_layers, select_layers, verify_attachment
@@ -59,8 +59,8 @@ class Attachment:
             _require_attachable(position)
             self._hooks += track_settings(position, layer, keep_rotary)
             setattr(module, KEY, position.to(execution_device("attach(...)", module)))
-            if "clock" in position.effects:
-                self._hooks += add_clock(module, KEY)
+            if position.reads_input or "clock" in position.effects:
+                self._hooks += pass_input(module, KEY)
             self._modules[layer] = module
         base = unwrap_peft(self.model)
         self._hooks.append(warn_before_saving(base))

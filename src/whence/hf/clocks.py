@@ -1,4 +1,5 @@
-"""Clocks of attached positions: their steps come from the input of the attention module and are cached beside the values.
+"""The input of an attention module for its attached position: for a clock, whose steps are cached beside the values, and for a
+mechanism that reads the layer input of the queries, of which nothing is cached.
 
 A cache of transformers holds keys and values. The steps are further columns of the values, so they follow everything that
 happens to a token: sliding, cropping, reordering of beams, repeated rows, offloading. They are float32 numbers; a cache
@@ -20,19 +21,20 @@ from whence.position.evaluate import evaluate_clock
 
 CACHE_ARGUMENTS = ("past_key_values", "layer_past")
 STEPS = "_whence_steps"  # the attribute of an attention module with the steps of all keys, during its forward pass
+INPUT = "_whence_input"  # with its input, of a position that reads it
 PARTS = {torch.float16: 3, torch.bfloat16: 3}  # numbers of a dtype that hold a float32
 
 
-def add_clock(module: nn.Module, name: str) -> list[RemovableHandle]:
+def pass_input(module: nn.Module, name: str) -> list[RemovableHandle]:
     """Give the Position ``name`` of an attention module the module's input. Removing the handles undoes it."""
     return [
         module.register_forward_pre_hook(_Start(name), with_kwargs=True),
-        module.register_forward_hook(_forget_steps, always_call=True),
+        module.register_forward_hook(_forget_input, always_call=True),
     ]
 
 
 class _Start:
-    """A forward pre-hook of an attention module: evaluate the steps of the new tokens, and wrap the cache."""
+    """A forward pre-hook of an attention module: keep its input, or evaluate the steps of the new tokens and wrap the cache."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,9 +43,13 @@ class _Start:
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         position = active_position(getattr(module, self.name, None))
-        if position is None or "clock" not in position.effects:
+        if position is None:
             return None
         x = args[0] if args else kwargs["hidden_states"]
+        if position.reads_input:
+            setattr(module, INPUT, x)
+        if "clock" not in position.effects:
+            return None
         if not torch_modes.is_tracing():
             load_from_meta(position, x.device)
         setattr(module, STEPS, evaluate_clock(position, x, position.heads))
@@ -51,9 +57,10 @@ class _Start:
         return None if name is None else (args, {**kwargs, name: CacheWithSteps(kwargs[name], module)})
 
 
-def _forget_steps(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-    if STEPS in module.__dict__:  # they hold the graph of the forward pass
-        delattr(module, STEPS)
+def _forget_input(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+    for name in (STEPS, INPUT):
+        if name in module.__dict__:  # they hold the graph of the forward pass
+            delattr(module, name)
 
 
 class CacheWithSteps:

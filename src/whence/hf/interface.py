@@ -17,7 +17,7 @@ from whence import torch_modes
 from whence.attention import Attention
 from whence.attention.attend import Options, attend
 from whence.errors import WhenceError, require_package, usage_error
-from whence.hf.clocks import STEPS
+from whence.hf.clocks import INPUT, STEPS
 from whence.hf.edits import EditedCall
 from whence.hf.integrations import active_position, load_from_meta
 from whence.hf.mask_structure import MaskStructure
@@ -53,6 +53,7 @@ class AttentionCall:
     edited: EditedCall | None = None  # of a layer whose attention is edited
     clock: Tensor | None = None  # [B, H, S], the steps of a position with a clock
     position_bias: Tensor | None = None  # [B or 1, H or 1, T or 1, S], added to the scores by the model itself
+    q_input: Tensor | None = None  # [B, T, embed_dim], of a position that reads the layer input
 
     def weights(self, rows: Tensor, keys: int | None = None) -> Tensor:
         """The attention weights ``[B, H, n, keys]`` of the queries ``rows``, ``[n]`` or ``[B, n]``.
@@ -74,9 +75,16 @@ class AttentionCall:
         arguments |= {"position": self.position, "scale": self.scale}
         if self.clock is not None:
             arguments["clock"] = self.clock[..., :keys]
+        if self.q_input is not None:
+            arguments["q_input"] = _select_rows(self.q_input, rows)
         if self.position_bias is not None:
             arguments["attn_mask"] = _select_bias_rows(self.position_bias[..., :keys], rows)
         return attend(q, self.k[:, :, :keys], v[:, :, :keys], return_weights=True, **arguments)[1]
+
+
+def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """Tokens ``[B, T, E]`` at the queries ``rows``, the same for all sequences (``[n]``) or not (``[B, n]``)."""
+    return x[:, rows] if rows.ndim == 1 else x.gather(1, rows[..., None].expand(-1, -1, x.shape[2]))
 
 
 def _select_bias_rows(bias: Tensor, rows: Tensor) -> Tensor:
@@ -139,10 +147,11 @@ def attention(
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
     arguments = info.attend_arguments(layer_position, position_ids)
-    clock = getattr(module, STEPS, None)
+    clock, q_input = getattr(module, STEPS, None), getattr(module, INPUT, None)
     arguments |= {
         "position": position,
         "clock": clock,
+        "q_input": q_input,
         "scale": scaling,
         "dropout": dropout,
         "attn_mask": position_bias,
@@ -159,8 +168,8 @@ def attention(
         with torch.no_grad():
             q, k = (query, key) if edited is None else edited.rotated()
             call = AttentionCall(
-                module, q, k, value, layer_position, position, info, position_ids, scaling, edited, clock, position_bias
-            )
+                module, q, k, value, layer_position, position, info, position_ids, scaling, edited, clock, position_bias, q_input
+            )  # fmt: skip
             observer(call)
     return out.transpose(1, 2).contiguous(), weights
 
@@ -350,8 +359,9 @@ def _describe_own_call(module: Attention, x: Tensor, kwargs: dict[str, Any]) -> 
     dtype = torch.promote_types(q.dtype, v.dtype)
     position = module.position
     return AttentionCall(
-        module, q.to(dtype), k.to(dtype), v.to(dtype), position, position, info, None, module.scale, clock=clock
-    )
+        module, q.to(dtype), k.to(dtype), v.to(dtype), position, position, info, None, module.scale, clock=clock,
+        q_input=x if position.reads_input else None,
+    )  # fmt: skip
 
 
 def _parts_outside_text(model: Any, parts: list[Any]) -> list[Any]:

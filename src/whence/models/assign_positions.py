@@ -100,8 +100,9 @@ def _check_attention(spec: ModelSpec, position: Position, causal: bool) -> None:
     q = torch.zeros(1, spec.heads, 1, spec.effective_head_dim, device=_device(position))
     k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.effective_head_dim, device=q.device)
     with torch.no_grad():
-        clock = evaluate_clock(position, torch.zeros(1, 1, spec.embed_dim, device=q.device), spec.heads)
-        explain(q, k, k, position=position, clock=clock, causal=causal)
+        x = torch.zeros(1, 1, spec.embed_dim, device=q.device)
+        clock, q_input = evaluate_clock(position, x, spec.heads), x if position.reads_input else None
+        explain(q, k, k, position=position, clock=clock, q_input=q_input, causal=causal)
 
 
 def _device(position: Position) -> torch.device:

@@ -27,6 +27,7 @@ def attend(
     *,
     position: Position | None = None,
     clock: Tensor | None = None,
+    q_input: Tensor | None = None,
     method: str = "ulysses",
     layout: str = "contiguous",
     group: dist.ProcessGroup | None = None,
@@ -46,6 +47,7 @@ def attend(
 
     Args:
         clock: for a position with a clock, its steps ``[B, H, T]`` at this process's tokens, for all heads.
+        q_input: for a position that reads the layer input, that of this process's tokens, ``[B, T, embed_dim]``.
         method: ``"ulysses"`` exchanges tokens for heads: every process computes all tokens of some heads. It needs at
             least as many key heads as processes, or a divisor of them. ``"all_gather"`` collects keys and values: every
             process computes all heads of its own queries; it takes any number of heads and every mechanism.
@@ -78,12 +80,12 @@ def attend(
         "skip_blocks": skip_blocks,
     }  # fmt: skip
     compute = _exchange_heads if method == "ulysses" else _gather_keys
-    return compute(q, k, v, clock, position, layout, group, segment_ids, options)
+    return compute(q, k, v, clock, q_input, position, layout, group, segment_ids, options)
 
 
 def _exchange_heads(
-    q: Tensor, k: Tensor, v: Tensor, clock: Tensor | None, position: Position | None, layout: str, group: dist.ProcessGroup | None,
-    segment_ids: Tensor | None, options: dict[str, Any],
+    q: Tensor, k: Tensor, v: Tensor, clock: Tensor | None, q_input: Tensor | None, position: Position | None, layout: str,
+    group: dist.ProcessGroup | None, segment_ids: Tensor | None, options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     rank, processes = dist.get_rank(group), dist.get_world_size(group)
     heads, kv_heads = q.shape[1], k.shape[1]
@@ -104,7 +106,9 @@ def _exchange_heads(
     whole = [_tokens_for_heads(x, layout, processes, group) for x in (q, k, v)]
     if clock is not None:
         clock = _tokens_for_heads(clock[..., None], layout, processes, group)[..., 0]
-    out = attend_whole(*whole, position=position, clock=clock, segment_ids=segment_ids, **options)
+    if q_input is not None:
+        q_input = unshard(q_input, 1, layout=layout, group=group)
+    out = attend_whole(*whole, position=position, clock=clock, q_input=q_input, segment_ids=segment_ids, **options)
     return _heads_for_tokens(out, layout, processes, group)
 
 
@@ -128,8 +132,8 @@ def _heads_for_tokens(x: Tensor, layout: str, processes: int, group: dist.Proces
 
 
 def _gather_keys(
-    q: Tensor, k: Tensor, v: Tensor, clock: Tensor | None, position: Position | None, layout: str, group: dist.ProcessGroup | None,
-    segment_ids: Tensor | None, options: dict[str, Any],
+    q: Tensor, k: Tensor, v: Tensor, clock: Tensor | None, q_input: Tensor | None, position: Position | None, layout: str,
+    group: dist.ProcessGroup | None, segment_ids: Tensor | None, options: dict[str, Any],
 ) -> Tensor:  # fmt: skip
     if segment_ids is not None and position is not None and not position.relative:
         raise usage_error(
@@ -143,18 +147,21 @@ def _gather_keys(
     clock = None if clock is None else unshard(clock, 2, layout=layout, group=group)
     own = pieces(layout, rank, processes)
     queries = q.chunk(len(own), 2)
+    inputs = (None,) * len(own) if q_input is None else q_input.chunk(len(own), 1)
     k_positions = torch.arange(k.shape[2], device=q.device)
     ids: list[tuple[Tensor, Tensor] | None] = [None] * len(own)
     if segment_ids is not None:
         of_keys = unshard(segment_ids, -1, layout=layout, group=group)
         ids = [(of_queries, of_keys) for of_queries in segment_ids.chunk(len(own), -1)]
     outputs = []
-    for piece, part, segments in zip(own, queries, ids, strict=True):  # the positions of a piece are consecutive
+    for piece, part, x, segments in zip(
+        own, queries, inputs, ids, strict=True
+    ):  # the positions of a piece are consecutive
         size = part.shape[2]
         outputs.append(
             attend_whole(
-                part, k, v, position=position, clock=clock, q_positions=k_positions[piece * size : (piece + 1) * size],
-                k_positions=k_positions, segment_ids=segments, **options,
+                part, k, v, position=position, clock=clock, q_input=x,
+                q_positions=k_positions[piece * size : (piece + 1) * size], k_positions=k_positions, segment_ids=segments, **options,
             )
         )  # fmt: skip
     return torch.cat(outputs, 2)

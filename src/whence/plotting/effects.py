@@ -2,7 +2,7 @@
 
 All content is one direction per head, multiplied by a level per token. With levels of 1, every score is exactly 1
 before position acts, so the plot shows the effect of position alone. The example pattern has higher levels at a few
-keys. A clock receives a layer input of its own, random and the same in all panels.
+keys. A mechanism that reads the layer input receives one of its own, random and the same in all panels.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class PlotInputs:
     direction: Tensor  # [H, D]; its score with itself is 1
     levels: Tensor  # [T], the keys' scores in the example pattern without a mechanism
     steps: Tensor | None = None  # [1, H, T], of a mechanism with a clock
+    q_input: Tensor | None = None  # [1, T, embed_dim], of a mechanism that reads the layer input
 
     @property
     def by_distance(self) -> bool:
         """Whether the effect is the same at every pair of one distance."""
-        return self.position.relative and self.steps is None
+        return self.position.relative and self.steps is None and self.q_input is None
 
     def content(self, levels: Tensor) -> Tensor:
         """The direction times ``levels`` ``[T]``, after the mechanism's input embedding: ``[1, H, T, D]``."""
@@ -91,12 +92,12 @@ def build_plot_inputs(
     # one high key in each quarter: both halves hold two, so none stands out in a mean by distance
     levels[[length * eighth // 8 for eighth in (1, 3, 5, 7)]] = 4.0
     # entries of head_dim ** -1/4: with the scale head_dim ** -1/2 the score of the direction with itself is 1
-    steps = None
-    if "clock" in position.effects:
+    steps = q_input = None
+    if position.reads_input or "clock" in position.effects:
         embed_dim = next((n for part in frozen.parts if (n := getattr(part, "embed_dim", None))), heads * head_dim)
         x = torch.randn(1, length, embed_dim, generator=generator, dtype=torch.float64)
-        steps = evaluate.evaluate_clock(frozen, x, heads)
-    return PlotInputs(frozen, heads, length, position.causal_only, signs * head_dim**-0.25, levels, steps)
+        steps, q_input = evaluate.evaluate_clock(frozen, x, heads), x if position.reads_input else None
+    return PlotInputs(frozen, heads, length, position.causal_only, signs * head_dim**-0.25, levels, steps, q_input)
 
 
 def _infer_sizes(position: Position, heads: int | None, head_dim: int | None) -> tuple[int, int]:
@@ -154,7 +155,7 @@ def _compute_logits(inputs: PlotInputs, layout: Layout, score_scale: Tensor | No
     scale = x.shape[-1] ** -0.5
     logits = scores = scale * (q @ k.mT)
     if "content_bias" in inputs.position.effects:
-        rows = Rows(q, k, scores, *positions, layout.visible(), scale, projected_q=x, projected_k=x)
+        rows = Rows(q, k, scores, *positions, layout.visible(), scale, x, x, q_input=inputs.q_input)
         logits = logits + inputs.position.content_bias(rows)
     logits = logits.transpose(0, 1) * (1 if score_scale is None else score_scale)
     return logits if bias is None else logits + bias
@@ -168,7 +169,7 @@ def compute_attention(inputs: PlotInputs) -> tuple[Tensor, Tensor]:
     values = torch.zeros(1, inputs.heads, inputs.length, value_dim, dtype=torch.float64)
     _, weights = attend(
         inputs.content(ones), inputs.content(inputs.levels), values, position=without_embedding(inputs.position),
-        clock=inputs.steps, causal=True, backend="reference", return_weights=True,
+        clock=inputs.steps, q_input=inputs.q_input, causal=True, backend="reference", return_weights=True,
     )  # fmt: skip
     return torch.softmax(score, -1), weights[0]
 

@@ -73,6 +73,9 @@ class Rows:
     projected_q: Tensor | None = None  # [B, H, T, D], before rotation; None: nothing rotated q
     projected_k: Tensor | None = None  # [B, G, S, D] with G key heads, before rotation; None: nothing rotated k
     values: Tensor | None = None  # [B, G, S, E]
+    q_input: Tensor | None = (
+        None  # [B, T, embed_dim], the layer input of the query rows, for a mechanism that ``reads_input``
+    )
 
     @property
     def distance(self) -> Tensor:
@@ -157,6 +160,8 @@ class Position(nn.Module):
     #: ``content_bias`` and ``value_bias`` read ``rows.q`` or ``rows.k``, as other parts rotated them. False where they read
     #: ``rows.scores``, ``rows.unrotated_q`` and ``rows.unrotated_k`` instead
     reads_rotated: bool = True
+    #: ``content_bias`` and ``value_bias`` read ``rows.q_input``. A layer passes it, and a call of ``attend`` passes ``q_input=x``
+    reads_input: bool = False
     #: parameters, buffers and modules of ``rotate``, ``content_bias`` and ``value_bias`` with one entry for each head, and
     #: their head axis, for ``select_heads``
     head_axes: ClassVar[Mapping[str, int]] = {}
@@ -239,7 +244,8 @@ class Position(nn.Module):
 
     def content_bias(self, rows: Rows) -> Tensor | None:
         """The term added to the score before ``score_scale`` where it depends on q or k: ``[B, H, T, S]``."""
-        table = self.content_bias_table(rows.q, rows.unrotated_q, rows.scale)
+        inputs: tuple[Any, ...] = (rows.q_input,) if self.reads_input else ()
+        table = self.content_bias_table(rows.q, rows.unrotated_q, rows.scale, *inputs)
         return None if table is None else table.gather(rows.distance).to(rows.scores.dtype)
 
     def content_bias_table(self, q: Tensor, unrotated_q: Tensor, scale: float) -> DistanceTable | None:
@@ -247,6 +253,7 @@ class Position(nn.Module):
 
         ``q`` and ``unrotated_q`` ``[B, H, T, D]`` are the queries after and before rotation, in at least float32. Write this hook
         instead of ``content_bias``: every backend evaluates it, and the fused kernels read the table.
+        A mechanism with ``reads_input`` takes the layer input of the queries ``[B, T, embed_dim]`` as a fourth argument.
         """
         return None
 

@@ -23,7 +23,8 @@ from whence.validation import require_integer
 ON_CONTENT = frozenset({"rotate", "content_bias", "value_bias"})
 #: what the rest of whence reads from a mechanism besides its hooks
 COPIED = (
-    "relative", "causal_only", "decays", "rotates", "widens", "reads_rotated", "head_dim", "value_dim", "embed_dim", "rotary_dim",
+    "relative", "causal_only", "decays", "rotates", "widens", "reads_rotated", "reads_input", "head_dim", "value_dim", "embed_dim",
+    "rotary_dim",
 )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ class Sum(Position):
         )
         self.relative = all(part.relative for part in parts) and not content_is_rotated
         self.causal_only = any(part.causal_only for part in parts)
+        self.reads_input = any(part.reads_input for part in parts)
 
     @property
     def effects(self) -> frozenset[str]:
@@ -186,7 +187,7 @@ def _require_single_width(parts: tuple[Position, ...]) -> None:
 
 def _on_inputs(parts: tuple[Position, ...]) -> tuple[Position, ...]:
     """The parts that receive the layer input."""
-    return tuple(part for part in parts if part.effects & {"embed", "clock"})
+    return tuple(part for part in parts if part.reads_input or part.effects & {"embed", "clock"})
 
 
 def _require_common(attribute: str, of: tuple[Position, ...], parts: tuple[Position, ...]) -> None:

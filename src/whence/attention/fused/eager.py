@@ -150,7 +150,7 @@ def _takes_plain(a: Arguments) -> bool:
     1 == True == 1.0 for a key, but validation tells them apart.
     """
     return (
-        a.clock is None and a.q_positions is None and a.k_positions is None and a.lengths is None and a.key_mask is None
+        a.clock is None and a.q_input is None and a.q_positions is None and a.k_positions is None and a.lengths is None and a.key_mask is None
         and a.segment_ids is None and a.attn_mask is None and a.mask_fn is None and a.return_weights is False
         and a.check_finite is False and type(a.dropout) is float and a.dropout == 0.0
         and type(a.causal) is bool and type(a.skip_blocks) is bool and type(a.temperature) is float
