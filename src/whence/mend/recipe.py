@@ -139,7 +139,7 @@ def load_recipe_cure(subject: str, path: Path, recipe: dict[str, Any]) -> Interv
 
 def read_recipe(subject: str, path: Path) -> dict[str, Any]:
     """The content of a recipe."""
-    file = path / RECIPE if path.is_dir() else path
+    file = path / RECIPE if path.is_dir() or not path.suffix else path  # the folder of a packed trial does not exist
     if not records.exists(file):
         raise usage_error(subject, f"no file {file}", "whence mend writes recipes", "check the path")
     recipe = records.read(file)
