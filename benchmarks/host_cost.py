@@ -35,6 +35,19 @@ BATCH, HEADS, TOKENS, HEAD_DIM, CACHED = 1, 8, 16, 64, 1000
 TARGETS = {"forward": 150.0, "both": 500.0, "decode": 200.0}  # microseconds
 MAX_LAUNCHES = 12
 MAX_ERROR = 2e-2  # relative, in bfloat16
+
+
+class Bell(whence.Position):
+    """A user's own function of distance, without a kernel of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.height, self.width = (torch.nn.Parameter(torch.tensor(x)) for x in (0.5, 30.0))
+
+    def bias(self, distance: Tensor, length: Any) -> Tensor:
+        return self.height * torch.exp(-((distance / self.width) ** 2))
+
+
 POSITIONS: dict[str, Callable[[], whence.Position]] = {
     "EPAR, learnable": lambda: whence.Epar(HEADS, learnable=True),
     "ALiBi, learnable": lambda: whence.Alibi(HEADS, learnable=True),
@@ -42,6 +55,7 @@ POSITIONS: dict[str, Callable[[], whence.Position]] = {
     "rotary + EPAR, learnable": lambda: whence.Rotary() + whence.Epar(HEADS, learnable=True),
     "rotary + ALiBi, fixed": lambda: whence.Rotary() + whence.Alibi(HEADS),
     "T5 buckets": lambda: whence.T5Bias(HEADS, std=1.0),
+    "a function of your own": Bell,
 }
 
 

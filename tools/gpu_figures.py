@@ -152,8 +152,8 @@ def describe_host_cost(record: dict[str, Any]) -> str:
     above = [name for name, v in own.items() if any(v[call]["launches"] > most for call in targets)]
     return (
         f"Host time is the median time until a call returns, in {dtype}, while the GPU works on. Targets: {limits} and "
-        f"{most} launches. Missed, with a star: {', '.join(missed) or 'none'}. More launches: {', '.join(above) or 'none'}. T5 "
-        "buckets have no launch plan. Each variant agreed with float64 in the same run. Medians of one run vary: forward and "
+        f"{most} launches. Missed, with a star: {', '.join(missed) or 'none'}. More launches: {', '.join(above) or 'none'}. "
+        "Each variant agreed with float64 in the same run. Medians of one run vary: forward and "
         f"backward of EPAR took {min(spread):.0f} to {max(spread):.0f} us in groups of 20 calls. Record: `benchmarks/records/host_cost.json` "
         f"(commit {str(where['commit'])[:9]}); run `{record['command']}` to repeat."
     )

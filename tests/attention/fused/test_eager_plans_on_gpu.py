@@ -5,7 +5,7 @@ import torch
 from reference_comparison import check_against_reference, perturb, random_inputs
 from test_kernels_on_gpu import arguments, poison
 
-from whence import Alibi, Epar, KVCache, PowerPrior, Rotary, attend
+from whence import Alibi, Epar, Kerple, KVCache, PowerPrior, Rotary, T5Bias, attend
 from whence.attention.fused import eager, packing
 from whence.position.rotary_scaling import Yarn
 
@@ -25,6 +25,9 @@ MECHANISMS = {
     "Alibi + Rotary": lambda: (
         Alibi(HEADS, learnable=True) + Rotary(layout="interleaved", rotary_dim=32, scaling=Yarn(4.0, 16))
     ),
+    "T5Bias": lambda: T5Bias(HEADS, form="bidirectional", std=1.0),
+    "Kerple": lambda: Kerple(HEADS),  # its hooks are evaluated
+    "Rotary + Epar + T5Bias": lambda: Rotary() + Epar(None, context=64, learnable=True) + T5Bias(HEADS, std=1.0),
 }
 CASES = [
     (name, mask) for name in MECHANISMS for mask in ("causal", "window", "both sides")
@@ -55,7 +58,7 @@ def test_planned_calls(name, mask):
 
 
 @pytest.mark.usefixtures("plans")
-@pytest.mark.parametrize("name", ["Epar, fixed", "Rotary + Epar", "Alibi"])
+@pytest.mark.parametrize("name", ["Epar, fixed", "Rotary + Epar", "Alibi", "T5Bias", "Kerple"])
 def test_cached_steps_equal_one_pass(name):
     position, cache = perturb(MECHANISMS[name]()).cuda(), KVCache(capacity=1500)
     q, k, v, _ = random_inputs(2, HEADS, 2, 700, 700, 64, 64, dtype=torch.bfloat16, device="cuda")
@@ -68,7 +71,7 @@ def test_cached_steps_equal_one_pass(name):
 
 def test_launches(monkeypatch):
     monkeypatch.setattr(eager, "ENABLED", True)
-    for name, most in (("Epar", (3, 7)), ("Rotary + Epar", (4, 9))):
+    for name, most in (("Epar", (3, 7)), ("Rotary + Epar", (4, 9)), ("T5Bias", (3, 8))):
         position = MECHANISMS[name]().cuda()
         *tensors, grad_out = random_inputs(1, HEADS, HEADS, 16, 16, 64, 64, dtype=torch.bfloat16, device="cuda")
         leaves = [x.requires_grad_() for x in tensors]

@@ -5,8 +5,9 @@ plan runs it and is kept in the position. Later calls of the same signature find
 kernels. The key holds every fact that validation and the choice of a backend read, except values of tensors, so a plan never skips
 a check that could fail.
 
-Plans cover EPAR, ALiBi and the power prior, alone or beside rotary, without padding, segments, masks, explicit positions and
-dropout: a whole sequence, or the next tokens of a preallocated cache.
+Plans cover mechanisms that scale or bias scores by distance, alone or beside rotary, without padding, segments, masks, explicit
+positions and dropout: a whole sequence, or the next tokens of a preallocated cache. EPAR, ALiBi, the power prior and T5's buckets
+have kernels for their tables. The hooks of any other mechanism, or of a sum, are evaluated in each call.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from whence.attention.fused.closed_forms import ClosedForm, closed_form
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, is_aligned
 from whence.position.base import Position
 from whence.position.rotary import Rotary
+from whence.position.t5 import T5Bias
 
 if TYPE_CHECKING:
     from whence.attention.fused.eager_plan import Plan
@@ -32,14 +34,19 @@ if TYPE_CHECKING:
 #: whether plans are used
 ENABLED = True
 MAX_PLANS = 256  # of one position; with more, lengths vary so much that plans are seldom found again
+#: pairs of query and key up to which a mechanism without a closed form has a plan. Above, the GPU is busier than the host, and
+#: its derivative tables or its slope save more
+MAX_PAIRS = 2**26
+ON_SCORES = frozenset({"score_scale", "bias"})
 ATTRIBUTE = "_eager_plans"  # of a position; not part of its state
 
 
 class EagerCall(NamedTuple):
-    """A call that a plan may cover."""
+    """A call that a plan may cover. Without ``form`` and ``buckets``, hooks are evaluated."""
 
     key: tuple[Any, ...]
-    form: ClosedForm
+    form: ClosedForm | None
+    buckets: tuple[Tensor, Tensor] | None  # of T5: its table and the boundaries
     rotary: Rotary | None
     arguments: Arguments
     needs_gradient: bool
@@ -66,11 +73,11 @@ class EagerCall(NamedTuple):
         """The output of a call that was not validated, because another one of its signature was."""
         a = self.arguments
         if not isinstance(a.cache, KVCache):
-            return plan.run(a.q, a.k, a.v, self.form.tensors, 0)
+            return plan.run(self, a.k, a.v, 0)
         state, offset = a.cache.state(), len(a.cache)
         k, v = a.cache.append_plain(a.k, a.v)
         try:
-            return plan.run(a.q, k, v, self.form.tensors, offset)
+            return plan.run(self, k, v, offset)
         except Exception:
             a.cache.undo(state)  # a call that raises leaves no tokens behind
             raise
@@ -79,9 +86,9 @@ class EagerCall(NamedTuple):
         """The output of a call whose tokens are in the cache already: the first of its signature."""
         a = self.arguments
         if not isinstance(a.cache, KVCache):
-            return plan.run(a.q, a.k, a.v, self.form.tensors, 0)
+            return plan.run(self, a.k, a.v, 0)
         k, v = a.cache.plain_tokens()
-        return plan.run(a.q, k, v, self.form.tensors, len(a.cache) - a.k.shape[2])
+        return plan.run(self, k, v, len(a.cache) - a.k.shape[2])
 
 
 def describe_call(a: Arguments) -> EagerCall | None:
@@ -99,25 +106,9 @@ def describe_call(a: Arguments) -> EagerCall | None:
     if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 or q.is_neg() or k.is_neg() or v.is_neg():
         return None
     half_precision = dtype is torch.bfloat16 or dtype is torch.float16
-    parts = position.parts
-    part = parts[0]
-    rotary: Any = None
-    if len(parts) == 2:
-        if type(part) is Rotary:
-            part, rotary = parts[1], part
-        elif type(parts[1]) is Rotary:
-            rotary = parts[1]
-    if len(parts) != (1 if rotary is None else 2):
-        return None
-    form = closed_form(part, slope=half_precision and a.causal)
-    if form is None:
-        return None
-    learns = torch.is_grad_enabled()
-    needs_gradient = learns and (q.requires_grad or k.requires_grad or v.requires_grad)
-    for x in form.tensors:
-        if x.dtype is not torch.float32 or x.data_ptr() % 16:
-            return None
-        needs_gradient = needs_gradient or (learns and x.requires_grad)
+    parts, rotary = position.parts, None
+    if len(parts) > 1:
+        parts, rotary = _without_rotary(parts)
     if rotary is not None and (rotary.length == "sequence" or q.shape[3] % 16):
         return None
     kv_len, cache_key = k.shape[2], None
@@ -126,16 +117,83 @@ def describe_call(a: Arguments) -> EagerCall | None:
         if cache_key is None or not isinstance(a.cache, KVCache):
             return None
         kv_len += len(a.cache)
-    if part.decays and a.skip_blocks and q.shape[2] > MAX_DECODE_QUERIES and kv_len > fused_backend.MIN_KEYS_TO_SKIP:
+    learns = torch.is_grad_enabled()
+    form = buckets = None
+    if len(parts) == 1:
+        form = closed_form(parts[0], slope=half_precision and a.causal)
+        buckets = _t5_buckets(parts[0]) if form is None else None
+    tensors = buckets or () if form is None else form.tensors
+    needs_gradient = learns and (q.requires_grad or k.requires_grad or v.requires_grad)
+    for x in tensors:
+        if x.data_ptr() % 16 or (x.dtype is not torch.float32 and buckets is None):
+            return None
+        needs_gradient = needs_gradient or (learns and x.requires_grad)
+    if form is None:
+        if q.shape[0] * q.shape[1] * q.shape[2] * kv_len > MAX_PAIRS:
+            return None
+        if learns and torch.are_deterministic_algorithms_enabled():  # dense gradients have a kernel of their own then
+            return None
+        facts = _function_key(parts)
+        if facts is None:
+            return None
+        mechanism = (buckets is None, *facts)
+    else:
+        part = parts[0]
+        mechanism = (form.signature, type(part), part.heads, part.causal_only, part.length, part.context)
+    long = q.shape[2] > MAX_DECODE_QUERIES and kv_len > fused_backend.MIN_KEYS_TO_SKIP
+    if long and a.skip_blocks and any(part.decays for part in parts):
         return None  # skipping blocks saves more than a plan
     key = (
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), dtype, k.dtype, v.dtype, device, k.device, v.device,
-        q.requires_grad, k.requires_grad, v.requires_grad, cache_key, needs_gradient, a.causal, a.window, a.scale,
-        a.temperature, a.skip_blocks, a.backend, form.signature, type(part), part.heads, part.causal_only, part.length,
-        part.context, rotary_key(rotary), None if half_precision else torch.backends.cuda.matmul.fp32_precision,
-        tuple(backends.BACKENDS.values()),
+        q.requires_grad, k.requires_grad, v.requires_grad, cache_key, learns, needs_gradient, a.causal, a.window, a.scale,
+        a.temperature, a.skip_blocks, a.backend, mechanism, rotary_key(rotary),
+        None if half_precision else torch.backends.cuda.matmul.fp32_precision, tuple(backends.BACKENDS.values()),
     )  # fmt: skip
-    return EagerCall(key, form, rotary, a, needs_gradient)
+    return EagerCall(key, form, buckets, rotary, a, needs_gradient)
+
+
+def _without_rotary(parts: tuple[Position, ...]) -> tuple[tuple[Position, ...], Rotary | None]:
+    """The parts but for one ``Rotary``; with several, all parts, which then have no plan."""
+    others = tuple(part for part in parts if type(part) is not Rotary)
+    if len(others) != len(parts) - 1:
+        return parts, None
+    return others, next(part for part in parts if type(part) is Rotary)
+
+
+def _t5_buckets(part: Position) -> tuple[Tensor, Tensor] | None:
+    """The table of T5's biases and the boundaries of its buckets; None for a subclass and for everything else."""
+    if type(part) is not T5Bias:
+        return None
+    table, boundaries = part.__dict__["_parameters"].get("table"), part.__dict__["_buffers"].get("boundaries")
+    if table is None or boundaries is None:  # parametrized
+        return None
+    plain = table.dtype is torch.float32 and table.is_contiguous() and boundaries.is_contiguous()
+    return (table, boundaries) if plain and boundaries.dtype is torch.int64 else None
+
+
+def _function_key(parts: tuple[Position, ...]) -> tuple[Any, ...] | None:
+    """What validation reads of mechanisms that scale or bias scores by distance; None if a part does anything else."""
+    facts: list[Any] = []
+    for part in parts:
+        effects = part.effects
+        if not effects or not effects <= ON_SCORES or part.length == "query":
+            return None
+        facts += (type(part), effects, part.heads, part.causal_only, part.length, part.context, part.decays)
+        facts += (getattr(part, "head_dim", None), getattr(part, "form", None))
+        _add_tensor_facts(part, facts)
+    return tuple(facts)
+
+
+def _add_tensor_facts(module: torch.nn.Module, facts: list[Any]) -> None:
+    """Append the facts of all parameters and buffers; torch's own iterators would cost as much as several launches."""
+    state = module.__dict__
+    for tensors in (state["_parameters"], state["_buffers"]):
+        for x in tensors.values():
+            if x is not None:
+                facts += (x.shape, x.dtype, x.device, x.requires_grad)
+    for child in state["_modules"].values():
+        if child is not None:
+            _add_tensor_facts(child, facts)
 
 
 def rotary_key(rotary: Rotary | None) -> tuple[Any, ...] | None:

@@ -1,12 +1,12 @@
 """``Plan``: one signature of an eager call, with its tiles, sizes and launches; and its gradients.
 
-A plan launches the kernels of the ``triton`` backend and those of ``table_kernels``; see ``eager`` for which calls have one.
+A plan launches the kernels of the ``triton`` backend and those of ``planned_tables``; see ``eager`` for which calls have one.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from whence.attention.fused import packing, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
-from whence.attention.fused.closed_forms import SLOPE
 from whence.attention.fused.decode import combine_kernel, max_splits, split_k_kernel, split_keys
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.forward import forward_kernel
@@ -33,8 +32,16 @@ from whence.attention.fused.packing import (
     next_power_of_two,
     padded_length,
 )
+from whence.attention.fused.planned_tables import (
+    BucketTables,
+    ClosedFormTables,
+    Extent,
+    FunctionTables,
+    PlannedTables,
+    Scales,
+)
 from whence.attention.fused.rotation import Rotation
-from whence.attention.fused.table_kernels import SUM_ROWS, TABLE_BLOCK, parameter_gradient_kernel, table_kernel
+from whence.position.t5 import T5Bias
 
 if TYPE_CHECKING:
     from whence.attention.fused.eager import EagerCall
@@ -44,24 +51,13 @@ FEW_PAIRS = 2**26
 Saved = tuple[Tensor, ...]
 
 
-class Extent(NamedTuple):
-    """The numbers of a call that its number of keys decides. ``stride``: entries of the table with padding, per head."""
-
-    kv_len: int
-    offset: int  # the position of the first query minus that of the first key
-    first_distance: int
-    entries: int
-    stride: int
-    window: int | None
-
-
 class Plan:
     """Everything about a call that its signature decides. ``run`` launches it."""
 
     def __init__(self, call: EagerCall) -> None:
-        a, form = call.arguments, call.form
+        a = call.arguments
         q, k, v = a.q, a.k, a.v
-        self.form, self.needs_gradient, self.device = form, call.needs_gradient, q.device
+        self.device = q.device
         self.causal, self.window = a.causal, a.window
         self.batch, self.heads, self.q_len, self.head_dim = q.shape
         self.kv_heads, self.value_dim = k.shape[1], v.shape[3]
@@ -74,11 +70,10 @@ class Plan:
         scale = float(self.head_dim**-0.5) if a.scale is None else a.scale
         self.logit_scale = LOG2E / a.temperature
         self.qk_scale = scale * LOG2E / a.temperature
-        self.scale_gradient, self.bias_gradient = scale / a.temperature, 1.0 / a.temperature
-        self.table_scale = scale * self.logit_scale if form.has_score_scale else self.logit_scale
-        self.qk_grad_scale = math.log(2) if form.has_score_scale else scale / a.temperature
-        self.has_slope = form.family == SLOPE
-        self.learns = call.needs_gradient and any(x.requires_grad for x in form.tensors)
+        scales = Scales(self.qk_scale, self.logit_scale, scale / a.temperature, 1.0 / a.temperature)
+        self.tables = tables = make_tables(call, self.heads, scales, self.device)
+        self.qk_grad_scale = math.log(2) if tables.has_score_scale else scale / a.temperature
+        self.has_slope = tables.has_slope
         self.rotation = None if call.rotary is None else Rotation(call.rotary, self.head_dim, self.device)
         exact = not self.half_precision and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
         keys = k.shape[2] if a.cache is None else a.cache.capacity  # type: ignore[attr-defined]
@@ -89,24 +84,21 @@ class Plan:
         self.has_tma = packing.has_tma(self.device) and not (few and fits)
         self.flags: dict[str, Any] = {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
-            "HAS_SCORE_SCALE": form.has_score_scale, "HAS_BIAS": form.has_bias, "HAS_SLOPE": self.has_slope, "CLOCK": 0,
+            "HAS_SCORE_SCALE": tables.has_score_scale, "HAS_BIAS": tables.has_bias, "HAS_SLOPE": self.has_slope, "CLOCK": 0,
             "CAUSAL": a.causal, "HAS_SEGMENTS": False, "HAS_DROPOUT": False,
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
-        family = {"FAMILY": form.family, "SHARED": form.shared, "BOUNDED": form.bounded}
-        self.table = self._launch(table_kernel, {**family, "HAS_DERIVATIVES": self.learns, "BLOCK": TABLE_BLOCK})
-        self.parameter_gradients = self._launch(parameter_gradient_kernel, {**family, "ROWS": SUM_ROWS})
         self.few_queries = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= 128
         self.max_splits = max_splits(self.device, self.batch, self.kv_heads)
-        count = form.num_derivatives if self.learns else 0
-        has_decay = form.has_score_scale and self.half_precision and self.causal
-        self.has_decay, self.num_derivatives = has_decay, count
+        self.has_decay = call.form is not None and tables.has_score_scale and self.half_precision and self.causal
         sizes = (self.max_block_d, self.element_size)
         rows = max(16, next_power_of_two(self.q_len * self.group_size))
         self.decode_tile = tile_configs.decode_config(rows, *sizes)
         self.forward_tile = tile_configs.forward_config(*sizes, not self.has_slope, self.q_len, self.has_tma)
-        self.dq_tile = tile_configs.dq_config(*sizes, count, 0, self.has_tma)
-        self.dkdv_tile = tile_configs.dkdv_config(*sizes, form.has_score_scale, has_decay, self.has_slope, False)
+        # by the number of dense gradients
+        count = tables.num_derivatives
+        self.dq_tiles = [tile_configs.dq_config(*sizes, count, dense, self.has_tma) for dense in range(3)]
+        self.dkdv_tile = tile_configs.dkdv_config(*sizes, tables.has_score_scale, self.has_decay, self.has_slope, False)
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
 
@@ -119,47 +111,40 @@ class Plan:
     def _launch(self, kernel: Any, constants: dict[str, Any], options: dict[str, Any] | None = None) -> DirectLaunch:
         return DirectLaunch(kernel, constants, options or {}, self.device)
 
-    def run(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], offset: int) -> Tensor:
+    def run(self, call: EagerCall, k: Tensor, v: Tensor, offset: int) -> Tensor:
         """The output. ``offset``: the position of the first query minus that of the first key."""
         if self.device.type == "cuda" and torch._C._cuda_getDevice() != self.device.index:
             with torch.cuda.device(self.device):
-                return self._run(q, k, v, tensors, offset)
-        return self._run(q, k, v, tensors, offset)
+                return self._run(call, k, v, offset)
+        return self._run(call, k, v, offset)
 
-    def _run(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], offset: int) -> Tensor:
+    def _run(self, call: EagerCall, k: Tensor, v: Tensor, offset: int) -> Tensor:
         extent = self._extent(k.shape[2], offset) if self._whole is None else self._whole
-        if self.needs_gradient:
-            return PlannedAttention.apply(self, extent, q, k, v, *tensors)
-        return self.forward(q, k, v, tensors, extent)[0]
+        tensors = self.tables.tensors(call, extent)
+        # a hook may depend on any tensor, so whether its output needs a gradient is known only now
+        if call.needs_gradient or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+            return PlannedAttention.apply(self, extent, call.arguments.q, k, v, *tensors)
+        return self.forward(call.arguments.q, k, v, tensors, extent, needs_gradient=False)[0]
 
     # --- forward -------------------------------------------------------------------------------------------------------
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent) -> Saved:
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent, *, needs_gradient: bool
+    ) -> Saved:
         """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
-        form, heads, device = self.form, self.heads, self.device
-        kv_len, offset, first, entries, stride, window = extent
+        heads, device, float32 = self.heads, self.device, torch.float32
+        kv_len, offset, first, _, stride, window = extent
         if self.rotation is not None:
             q, k = self.rotation.rotate(q, k, offset)
-        float32 = torch.float32
-        head_values = torch.empty((heads, 1 if self.has_slope else 3), dtype=float32, device=device)
-        table = derivatives = head_values
-        if not self.has_slope:
-            table = torch.empty((heads, stride), dtype=float32, device=device)
-            if self.learns:
-                derivatives = torch.empty((heads, stride, form.num_derivatives), dtype=float32, device=device)
-        a, b, c = (*tensors, tensors[0], tensors[0])[:3]
-        self.table(
-            heads * ceil_div(stride or 1, TABLE_BLOCK), a, b, c, table, derivatives, head_values, entries, first,
-            form.constant, self.table_scale,
-        )  # fmt: skip
-        planes = 2 if form.has_bias else 1
+        table, derivatives, head_values = self.tables.write(tensors, extent)
+        planes = 2 if self.tables.has_bias else 1
         lse = torch.empty((planes, self.batch, heads, self.lse_stride), dtype=float32, device=device)
         out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
         if self.few_queries:
-            self._decode(q, k, v, out, lse, table, head_values, extent)
+            self._decode(q, k, v, out, lse, table, head_values, extent, needs_gradient)
         else:
             tile = self.forward_tile
-            if self.needs_gradient and self._needs_filled_lse(tile.block_m):
+            if needs_gradient and self._needs_filled_lse(tile.block_m):
                 lse.fill_(torch.inf)
             self._tiled(
                 ("forward", window is not None), forward_kernel, tile,
@@ -174,7 +159,8 @@ class Plan:
         return out, q, k, lse, table, derivatives, head_values
 
     def _decode(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, extent: Extent
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, extent: Extent,
+        needs_gradient: bool,
     ) -> None:  # fmt: skip
         kv_len, offset, first, _, stride, window = extent
         tile = self.decode_tile
@@ -189,12 +175,12 @@ class Plan:
             self.head_dim, splits.low, splits.high, splits.keys, splits.count, 0.0, 0,
         )  # fmt: skip
         block = max(2, next_power_of_two(splits.count))
-        combine = self._launches.get(("combine", block))
+        combine = self._launches.get(("combine", block, needs_gradient))
         if combine is None:
-            combine = self._launches["combine", block] = self._launch(
+            combine = self._launches["combine", block, needs_gradient] = self._launch(
                 combine_kernel,
                 {
-                    "HAS_SINK": False, "HAS_FACTORS": self.form.has_bias, "FILL_LSE": self.needs_gradient,
+                    "HAS_SINK": False, "HAS_FACTORS": self.tables.has_bias, "FILL_LSE": needs_gradient,
                     "BLOCK_SPLITS": block, "BLOCK_DV": self.block_dv,
                 },
             )  # fmt: skip
@@ -206,7 +192,7 @@ class Plan:
     def _needs_filled_lse(self, written: int) -> bool:
         """Whether a backward kernel reads rows of the log-sum-exp that a forward kernel of these blocks does not write."""
         covered = ceil_div(self.q_len, written) * written
-        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in (self.dq_tile, self.dkdv_tile))
+        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in (*self.dq_tiles, self.dkdv_tile))
 
     # --- backward ------------------------------------------------------------------------------------------------------
 
@@ -214,36 +200,40 @@ class Plan:
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor,
         derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
-        """The gradients of q, k, v and of the tensors of the form."""
-        form, heads, count = self.form, self.heads, self.num_derivatives
+        """The gradients of q, k, v and of the tensors of the tables."""
+        tables, heads, count = self.tables, self.heads, self.tables.num_derivatives
         kv_len, offset, first, _, stride, window = extent
         grad_out = align(grad_out)
         strides = grad_out.stride()
-        if form.has_bias:
+        if tables.has_bias:
             grad_out = self._scale_rows(grad_out, lse)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         delta = torch.empty((self.batch, heads, self.lse_stride), dtype=torch.float32, device=self.device)
-        tile, learns = self.dq_tile, self.learns
+        dense, learns = tables.dense(tensors), tables.learns
+        tile = self.dq_tiles[sum(dense)]
         blocks = ceil_div(self.q_len, tile.block_m)
-        sums = delta
+        sums = table_sums = delta
         if learns:
             sums = torch.empty((self.batch, heads, blocks, NUM_SLOTS), dtype=torch.float32, device=self.device)
+        if any(dense):
+            shape = (sum(dense), self.batch, heads, stride)
+            table_sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
         sizes = (self.batch, heads, self.q_len, self.lse_stride, kv_len, offset, first, window or 0, stride)
         facts = (window is not None, strides)
         self._tiled(
-            ("dq", *facts), backward_dq_kernel, tile,
+            ("dq", *facts, dense), backward_dq_kernel, tile,
             lambda: {
-                "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "DENSE_SCALE_GRAD": False,
-                "DENSE_BIAS_GRAD": False, "NUM_SCALE_DERIVS": count if form.has_score_scale else 0,
-                "NUM_BIAS_DERIVS": count if form.has_bias else 0, "DERIV_WIDTH": max(1, count),
-                "SLOPE_GRAD": learns and self.has_slope, "AMPLITUDE_GRAD": learns and form.has_score_scale,
+                "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "DENSE_SCALE_GRAD": dense[0],
+                "DENSE_BIAS_GRAD": dense[1], "NUM_SCALE_DERIVS": count if tables.has_score_scale else 0,
+                "NUM_BIAS_DERIVS": count if tables.has_bias else 0, "DERIV_WIDTH": max(1, count),
+                "SLOPE_GRAD": learns and self.has_slope, "AMPLITUDE_GRAD": learns and tables.has_score_scale,
             },
         )(
             blocks * self.batch * heads, self._tiles(q, tile.block_m, self.block_d),
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
-            self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, delta, sums, head_values, delta,
-            delta, delta, delta, delta, delta, delta, *sizes, 0, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, table_sums, sums, head_values,
+            delta, delta, delta, delta, delta, delta, delta, *sizes, self.batch * heads * stride, self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         tile = self.dkdv_tile
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
@@ -262,16 +252,7 @@ class Plan:
         )  # fmt: skip
         if self.rotation is not None:
             self.rotation.rotate_gradients(dq, dk)
-        if not learns:
-            return (dq, dk, dv, *(None for _ in tensors))
-        gradients = [torch.empty_like(x) for x in tensors]
-        a, b, c = (*tensors, tensors[0], tensors[0])[:3]
-        d_a, d_b, d_c = (*gradients, gradients[0], gradients[0])[:3]
-        self.parameter_gradients(
-            1 if form.shared else heads, sums, a, b, c, d_a, d_b, d_c, self.batch * blocks, heads, blocks, form.constant,
-            self.scale_gradient if form.has_score_scale else self.bias_gradient,
-        )  # fmt: skip
-        return (dq, dk, dv, *gradients)
+        return (dq, dk, dv, *tables.gradients(tensors, sums, table_sums, extent))
 
     def _scale_rows(self, grad_out: Tensor, lse: Tensor) -> Tensor:
         """See ``launch.scale_rows``."""
@@ -306,12 +287,24 @@ class Plan:
         return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
 
 
+def make_tables(call: EagerCall, heads: int, scales: Scales, device: torch.device) -> PlannedTables:
+    position = call.arguments.position
+    assert position is not None
+    if call.form is not None:
+        learns = call.needs_gradient and any(x.requires_grad for x in call.form.tensors)
+        return ClosedFormTables(call.form, learns, heads, scales, device)
+    for part in position.parts:
+        if call.buckets is not None and isinstance(part, T5Bias):
+            return BucketTables(part, heads, scales, device)
+    return FunctionTables(position.effects, heads, scales, device)
+
+
 class PlannedAttention(torch.autograd.Function):
     """A planned call inside autograd. A second derivative raises an error."""
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, extent: Extent, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
-        out, q, k, lse, table, derivatives, head_values = plan.forward(q, k, v, tensors, extent)
+        out, q, k, lse, table, derivatives, head_values = plan.forward(q, k, v, tensors, extent, needs_gradient=True)
         ctx.save_for_backward(q, k, v, out, lse, table, derivatives, head_values, *tensors)
         ctx.plan, ctx.extent = plan, extent
         return out

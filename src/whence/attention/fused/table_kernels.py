@@ -1,8 +1,10 @@
-"""Kernels for mechanisms in closed form: their tables, and the gradients of their parameters.
+"""Kernels of launch plans for tables, and for the gradients of what the tables come from; see ``planned_tables``.
 
-``backend.score_effects`` evaluates any mechanism with torch, in tens of small operators. For the mechanisms of
+``backend.score_effects`` evaluates and packs any mechanism with torch, in tens of small operators. For the mechanisms of
 ``closed_forms``, ``table_kernel`` writes the packed table, the derivative tables and the values per head in one launch, and
 ``parameter_gradient_kernel`` turns the partial sums of the backward pass into the gradients of the parameters in another.
+``bucket_table_kernel`` and ``bucket_gradient_kernel`` do so for the buckets of T5, from the sums over each distance.
+``pack_kernel`` packs the outputs of any hooks, and ``table_gradient_kernel`` computes their gradients.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ MAX_SLOPE = tl.constexpr(160.0)  # as device_call.MAX_SLOPE
 TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal float32
 TABLE_BLOCK = 1024  # entries per program of table_kernel
 SUM_ROWS = 32  # per step of parameter_gradient_kernel
+BUCKET_BLOCK = 256  # distances per step of bucket_gradient_kernel
 
 
 @triton.jit
@@ -160,3 +163,127 @@ def parameter_gradient_kernel(
         tl.store(D_B + first, softplus_gradient(B, first, first_sum, SHARED, BOUNDED))
         if FAMILY == EPAR_ENHANCED:
             tl.store(D_C + first, softplus_gradient(C, first, second_sum, SHARED, BOUNDED))
+
+
+@triton.jit(do_not_specialize=["entries", "scale_head", "scale_step", "bias_head", "bias_step"])
+def pack_kernel(
+    SCORE_SCALE, BIAS, TABLE, entries, scale_head, scale_step, bias_head, bias_step, scale_factor, bias_factor, limit,
+    HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One block of the packed table ``[H, entries + 2 * padding, 1 or 2]`` of a head, from the outputs of hooks.
+
+    Finite numbers of the bias stay finite: they are limited as in ``packing.limit_finite``.
+    """
+    WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    stride = entries + 2 * TABLE_PADDING
+    blocks = tl.cdiv(stride, BLOCK)
+    h = tl.program_id(0) // blocks
+    entry = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    in_table = (entry >= TABLE_PADDING) & (entry < entries + TABLE_PADDING)
+    source = tl.where(in_table, entry - TABLE_PADDING, 0).to(tl.int64)
+    target = TABLE + (h.to(tl.int64) * stride + entry) * WIDTH
+    exists = entry < stride
+    if HAS_SCORE_SCALE:
+        x = tl.load(SCORE_SCALE + h.to(tl.int64) * scale_head + source * scale_step, mask=in_table, other=0.0)
+        tl.store(target, x * scale_factor, mask=exists)
+    if HAS_BIAS:
+        x = tl.load(BIAS + h.to(tl.int64) * bias_head + source * bias_step, mask=in_table, other=0.0)
+        x = tl.where(tl.abs(x) < float("inf"), tl.minimum(tl.maximum(x, -limit), limit), x)
+        tl.store(target + WIDTH - 1, x * bias_factor, mask=exists)
+
+
+@triton.jit
+def sum_over_batch(TABLE_SUMS, h, batch, heads, entries, entry, BLOCK: tl.constexpr):
+    """The sum over sequences of the table sums ``[B, H, entries + 2 * padding]`` of a head, at some entries."""
+    total = tl.zeros([BLOCK], tl.float32)
+    stride = entries + 2 * TABLE_PADDING
+    for b in range(0, batch):
+        row = (b * heads + h).to(tl.int64) * stride + TABLE_PADDING
+        total += tl.load(TABLE_SUMS + row + entry, mask=(entry >= 0) & (entry < entries), other=0.0)
+    return total
+
+
+@triton.jit
+def store_table_gradient(
+    TABLE_SUMS, GRADIENT, h, batch, heads, entries, entry, factor, SHARED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    if SHARED:
+        if h == 0:
+            total = tl.zeros([BLOCK], tl.float32)
+            for other in range(0, heads):
+                total += sum_over_batch(TABLE_SUMS, h * 0 + other, batch, heads, entries, entry, BLOCK)
+            tl.store(GRADIENT + entry, total * factor, mask=entry < entries)
+    else:
+        total = sum_over_batch(TABLE_SUMS, h, batch, heads, entries, entry, BLOCK)
+        tl.store(GRADIENT + h.to(tl.int64) * entries + entry, total * factor, mask=entry < entries)
+
+
+@triton.jit(do_not_specialize=["batch", "heads", "entries"])
+def table_gradient_kernel(
+    TABLE_SUMS, D_SCORE_SCALE, D_BIAS, batch, heads, entries, scale_factor, bias_factor,
+    SCORE_SCALE: tl.constexpr, BIAS: tl.constexpr, SHARED_SCORE_SCALE: tl.constexpr, SHARED_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradients ``[H or 1, entries]`` of hook outputs from table sums ``[1 or 2, B, H, entries + 2 * padding]``."""
+    blocks = tl.cdiv(entries, BLOCK)
+    h = tl.program_id(0) // blocks
+    entry = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    bias_sums = TABLE_SUMS
+    if SCORE_SCALE:
+        store_table_gradient(
+            TABLE_SUMS, D_SCORE_SCALE, h, batch, heads, entries, entry, scale_factor, SHARED_SCORE_SCALE, BLOCK
+        )  # fmt: skip
+        bias_sums = TABLE_SUMS + (batch * heads).to(tl.int64) * (entries + 2 * TABLE_PADDING)
+    if BIAS:
+        store_table_gradient(bias_sums, D_BIAS, h, batch, heads, entries, entry, bias_factor, SHARED_BIAS, BLOCK)
+
+
+@triton.jit(do_not_specialize=["heads", "num_boundaries", "entries", "first_distance"])
+def bucket_table_kernel(
+    VALUES, BOUNDARIES, TABLE, heads, num_boundaries, entries, first_distance, factor,
+    BIDIRECTIONAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One block of the packed table of a head from T5's values ``[buckets, H]``; see ``whence.position.t5``."""
+    stride = entries + 2 * TABLE_PADDING
+    blocks = tl.cdiv(stride, BLOCK)
+    h = tl.program_id(0) // blocks
+    entry = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    in_table = (entry >= TABLE_PADDING) & (entry < entries + TABLE_PADDING)
+    distance = entry - TABLE_PADDING + first_distance
+    magnitude = tl.abs(distance) if BIDIRECTIONAL else tl.maximum(distance, 0)
+    bucket = tl.zeros([BLOCK], tl.int32)
+    for i in range(0, num_boundaries):
+        bucket += (magnitude >= tl.load(BOUNDARIES + i)).to(tl.int32)
+    if BIDIRECTIONAL:
+        bucket += tl.where(distance < 0, num_boundaries + 1, 0)
+    value = tl.load(VALUES + bucket * heads + h, mask=in_table, other=0.0)
+    tl.store(TABLE + h.to(tl.int64) * stride + entry, value * factor, mask=entry < stride)
+
+
+@triton.jit(do_not_specialize=["batch", "heads", "num_boundaries", "entries", "first_distance"])
+def bucket_gradient_kernel(
+    TABLE_SUMS, BOUNDARIES, GRADIENT, batch, heads, num_boundaries, entries, first_distance, factor,
+    BIDIRECTIONAL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of one bucket of one head: the sum over its distances, which are adjacent."""
+    h = tl.program_id(0) % heads
+    bucket = tl.program_id(0) // heads
+    side = bucket % (num_boundaries + 1)
+    end_of_table = first_distance + entries
+    low = tl.where(side > 0, tl.load(BOUNDARIES + tl.maximum(side - 1, 0)), 0).to(tl.int32)
+    high = tl.load(BOUNDARIES + tl.minimum(side, num_boundaries - 1)).to(tl.int32)  # one past the largest magnitude
+    high = tl.where(side < num_boundaries, high, tl.maximum(tl.abs(first_distance), end_of_table) + 1)
+    start = low
+    end = high
+    if BIDIRECTIONAL:
+        is_negative = bucket > num_boundaries
+        start = tl.where(is_negative, 1 - high, low)
+        end = tl.where(is_negative, tl.minimum(1 - low, 0), high)
+    start = tl.maximum(start, first_distance) - first_distance
+    end = tl.minimum(end, end_of_table) - first_distance
+    total = tl.zeros([BLOCK], tl.float32)
+    for first in range(start, end, BLOCK):
+        entry = first + tl.arange(0, BLOCK)
+        sums = sum_over_batch(TABLE_SUMS, h, batch, heads, entries, entry, BLOCK)
+        total += tl.where(entry < end, sums, 0.0)
+    tl.store(GRADIENT + bucket * heads + h, tl.sum(total, 0) * factor)
