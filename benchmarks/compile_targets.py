@@ -40,18 +40,22 @@ SHARED_LIMITS = {"sm_80": 163 * 1024, "sm_86": 99 * 1024, "sm_89": 99 * 1024, "s
 SHARED_LIMITS["gfx942"] = 64 * 1024
 TARGETS = ("sm_80", "sm_86", "sm_89", "gfx942")  # compute capability 9.0 is tested on a GPU
 POSITIONS = {
-    "epar + t5 + sink": lambda heads: whence.Epar(heads, learnable=True) + whence.T5Bias(heads) + whence.Sink(heads),
-    "rotary + epar": lambda heads: whence.Rotary() + whence.Epar(heads, learnable=True),
-    "alibi": lambda heads: whence.Alibi(heads, learnable=True),
-    "t5": lambda heads: whence.T5Bias(heads, std=1.0),
-    "prior": lambda heads: whence.PowerPrior(heads, alpha=0.01),
-    "forget": lambda heads: whence.ForgetGate(8, heads),
-    "forget + t5 + sink": lambda heads: (
+    "epar + t5 + sink": lambda heads, head_dim: (
+        whence.Epar(heads, learnable=True) + whence.T5Bias(heads) + whence.Sink(heads)
+    ),
+    "rotary + epar": lambda heads, head_dim: whence.Rotary() + whence.Epar(heads, learnable=True),
+    "alibi": lambda heads, head_dim: whence.Alibi(heads, learnable=True),
+    "t5": lambda heads, head_dim: whence.T5Bias(heads, std=1.0),
+    "prior": lambda heads, head_dim: whence.PowerPrior(heads, alpha=0.01),
+    "forget": lambda heads, head_dim: whence.ForgetGate(8, heads),
+    "forget + t5 + sink": lambda heads, head_dim: (
         whence.ForgetGate(8, heads) + whence.T5Bias(heads, std=1.0) + whence.Sink(heads)
     ),
-    "fire": lambda heads: whence.Fire(heads),
-    "epar, query": lambda heads: whence.Epar(heads, length="query", learnable=True),
-    "none": lambda heads: None,
+    "fire": lambda heads, head_dim: whence.Fire(heads),
+    "epar, query": lambda heads, head_dim: whence.Epar(heads, length="query", learnable=True),
+    "shaw": lambda heads, head_dim: whence.Shaw(head_dim),
+    "query table + t5": lambda heads, head_dim: whence.QueryTable(heads, head_dim) + whence.T5Bias(heads, std=1.0),
+    "none": lambda heads, head_dim: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)
 
@@ -111,7 +115,7 @@ def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
             torch.zeros(1, n, length, head_dim, dtype=dtype, requires_grad=True)
             for n, length in ((heads, queries), (kv_heads, keys), (kv_heads, keys))
         )
-        position = POSITIONS[name](heads)
+        position = POSITIONS[name](heads, head_dim)
         if position is not None and "clock" in position.effects:
             options["clock"] = torch.zeros(1, heads, keys, requires_grad=True)
         return whence.attend(q, k, v, position=position, causal=True, backend="triton", **options)

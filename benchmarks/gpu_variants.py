@@ -99,10 +99,12 @@ POSITIONS: dict[str, Callable[[int, int, int], whence.Position | None]] = {
     "epar, query": lambda heads, length, head_dim: make_epar(heads, length, by="query"),
     "epar, query, frozen": lambda heads, length, head_dim: freeze(make_epar(heads, length, by="query")),
     "shaw": lambda heads, length, head_dim: whence.Shaw(head_dim),
+    "shaw, keys": lambda heads, length, head_dim: whence.Shaw(head_dim, acts_on="keys"),
+    "query table": lambda heads, length, head_dim: whence.QueryTable(heads, head_dim),
     "cope": lambda heads, length, head_dim: whence.Cope(head_dim),
 }
 #: variants of mechanisms that the fused kernels may refuse: ``auto`` chooses their backend
-AUTO = ("fire", "fire, frozen", "epar, query", "epar, query, frozen", "shaw", "cope")
+AUTO = ("fire", "fire, frozen", "epar, query", "epar, query, frozen", "shaw", "shaw, keys", "query table", "cope")
 #: the variants of the table in the documentation
 LABELS = {
     "flash": "SDPA flash, no position",
@@ -130,7 +132,9 @@ ROW_LABELS = {
     "fire, frozen": "FIRE, frozen",
     "epar, query": 'EPAR, length="query", learnable',
     "epar, query, frozen": 'EPAR, length="query", frozen',
-    "shaw": "Shaw's relative keys",
+    "shaw": "Shaw's relative keys and values",
+    "shaw, keys": "Shaw's relative keys",
+    "query table": "A table of 1024 distances per query",
     "cope": "CoPE",
 }
 

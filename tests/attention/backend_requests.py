@@ -25,7 +25,7 @@ def request(*effects, **facts):
     """The facts of a small causal call in float32 on a CPU."""
     usual = {
         "return_weights": False, "learnable": False, "device": torch.device("cpu"), "dtype": torch.float32,
-        "head_dim": D, "value_dim": D, "offset": 0, "bias_numbers": 10, "mask_numbers": 0, "pair_mask": None, "no_table": None,
+        "head_dim": D, "value_dim": D, "offset": 0, "bias_numbers": 10, "mask_numbers": 0, "pair_mask": None, "no_table": None, "no_content_table": None,
         "pair_form": None, "dropout": False, "grouped_heads": False,
         "compiling": False, "exporting": False, "transforming": False, "input_gradient": False, "no_score_mod": None,
     }  # fmt: skip

@@ -16,6 +16,7 @@ from whence import hook_outputs, shapes, torch_modes
 from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
 from whence.attention.clock import Clock, run_clock
+from whence.attention.content_tables import why_no_content_tables
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
 from whence.errors import CausalOnly, usage_error
@@ -71,6 +72,7 @@ class Request:
     dropout: bool
     grouped_heads: bool  # k and v have fewer heads than q
     no_table: str | None  # why the effects are not one table over distances; None when they are
+    no_content_table: str | None  # why the content effects are not tables beside such a table; None when they are
     pair_form: str | None  # form of the only effect of distance, where the query's length scales the distance
     compiling: bool
     exporting: bool
@@ -155,6 +157,8 @@ def describe(call: Call) -> Request:
         dropout=call.dropout > 0,
         grouped_heads=bool(q.shape[1] != k.shape[1]),  # under torch.jit.trace, shapes are tensors
         no_table=why_no_table(position, layout),
+        no_content_table=why_no_content_tables(position, call.scale, call.dropout)
+        or why_no_table(position, layout, content=False),
         pair_form=None if call.pair_function is None else call.pair_function.form,
         compiling=torch.compiler.is_compiling(),
         exporting=torch_modes.is_exporting(),
@@ -171,9 +175,12 @@ def learns_in_scores(position: Position) -> bool:
     return any(part.trainable for part in position.parts if part.effects & ON_SCORES)
 
 
-def why_no_table(position: Position, layout: Layout) -> str | None:
-    """Why the effects on the scores are not one table over distances, as a clause; None when they are."""
-    not_by_distance = _why_not_by_distance(position, layout)
+def why_no_table(position: Position, layout: Layout, *, content: bool = True) -> str | None:
+    """Why the effects on the scores are not one table over distances, as a clause; None when they are.
+
+    ``content``: whether effects of content count.
+    """
+    not_by_distance = _why_not_by_distance(position, layout, content)
     if not_by_distance is not None:
         return not_by_distance
     lengths = (_why_lengths_differ(part, layout) for part in position.parts)
@@ -192,7 +199,7 @@ def find_pair_function(position: Position, layout: Layout) -> PairFunction | Non
     return pair
 
 
-def _why_not_by_distance(position: Position, layout: Layout) -> str | None:
+def _why_not_by_distance(position: Position, layout: Layout, content: bool = True) -> str | None:
     """Why the effects on the scores differ between pairs of the same distance and query, as a clause; None if they do not."""
     if torch_modes.is_transforming():
         return "torch.func and forward-mode AD need plain operations"
@@ -200,7 +207,7 @@ def _why_not_by_distance(position: Position, layout: Layout) -> str | None:
         return "attn_mask and mask_fn act on single pairs of a query and a key"
     if layout.offset is None:
         return "the positions are not one consecutive run"
-    for part in position.parts:
+    for part in position.parts if content else ():
         if part.effects & {"content_bias", "value_bias"}:
             return f"{type(part).__name__} depends on the content of queries or keys"
     return None

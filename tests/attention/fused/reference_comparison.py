@@ -4,11 +4,11 @@ import copy
 
 import torch
 
-from whence import attend
+from whence import Rows, attend
 from whence.attention.arguments import Arguments
 from whence.attention.clock import run_clock
 from whence.attention.layout import resolve_layout
-from whence.position.evaluate import evaluate
+from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_value_bias
 
 LAYOUT_ARGUMENTS = ("q_positions", "k_positions", "lengths", "key_mask", "segment_ids", "window")
 
@@ -74,12 +74,17 @@ def eager(position, tensors, grad_out, options, *, view=identity):
     causal = options.get("causal", False)
     layout = resolve_layout(Arguments(q, k, v, causal=causal, **{n: options.get(n) for n in LAYOUT_ARGUMENTS}))
     heads, dtype, temperature = q.shape[1], q.dtype, options.get("temperature", 1.0)
+    plain = q
     for part in () if position is None else position.parts:
         q, k = part.rotate(q, k, layout.q_positions, layout.k_positions)
     k, v = (x.repeat_interleave(heads // k.shape[1], 1) for x in (k, v))
-    scores = (q @ k.transpose(-1, -2)) * options.get("scale", q.shape[3] ** -0.5)
+    scale = options.get("scale", q.shape[3] ** -0.5)
+    scores = (q @ k.transpose(-1, -2)) * scale
+    rows = Rows(q, k, scores, layout.q_positions, layout.k_positions, layout.visible(), scale, plain)
     sink = None
     if position is not None:
+        content = evaluate_content_bias(position, rows)
+        scores = scores if content is None else scores + content
         places = {"score_scale": layout.hook_distances(torch.float32), "bias": layout.hook_distances(torch.float32)}
         for hook, distance in places.items():
             effect = evaluate(position, hook, distance, heads, layout.length_of)
@@ -95,7 +100,10 @@ def eager(position, tensors, grad_out, options, *, view=identity):
         scores = torch.cat([scores, extra], -1)
     alone = torch.isneginf(scores).all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(alone, 0.0) / temperature, -1).masked_fill(alone, 0.0)
-    out = weights[..., : k.shape[2]] @ v
+    weights = weights[..., : k.shape[2]]
+    out = weights @ v
+    more = None if position is None else evaluate_value_bias(position, weights, rows, tuple(out.shape))
+    out = out if more is None else out + more
     return [out.detach(), *gradients(out, leaves, position, grad_out)]
 
 

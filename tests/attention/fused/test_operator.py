@@ -47,6 +47,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
     if "clock" in effects:
         k_clock = -torch.rand(2, HEADS, keys, dtype=torch.float64).cumsum(-1)
         q_clock, k_clock = (x.clone().requires_grad_(grad) for x in (k_clock[..., offset:], k_clock))
+    tables = (random(2, HEADS, queries, 5), -2, True, 4, 0, False) if "row tables" in effects else ()
     numbers = parameter_gradients = None
     if "numbers" in effects:  # two shape the factor, one the bias, one scales the factor
         numbers, parameter_gradients = random(HEADS, 4), torch.randn(HEADS, entries + 2 * TABLE_PADDING, 4)
@@ -63,7 +64,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         q,
         k,
         v,
-        ScoreEffects(table, *held, first, -1, slope, decay, sink, q_clock, k_clock),
+        ScoreEffects(table, *held, first, -1, slope, decay, sink, q_clock, k_clock, *tables),
         EffectGradients(
             *(has and not tables_of for has in held),
             numbers,
@@ -79,7 +80,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
 
 
 def test_flat_arguments_follow_the_schema():
-    effects = ("score_scale", "bias", "sink", "numbers", "decay", "slope", "clock")
+    effects = ("score_scale", "bias", "sink", "numbers", "decay", "slope", "clock", "row tables")
     flat = arguments(effects=effects, masks=True, dropout=0.1)
     names = [argument.name for argument in torch.ops.whence.fused_attention.default._schema.arguments]
     assert len(flat) == len(names) == NUM_ARGUMENTS
@@ -108,6 +109,7 @@ OPCHECK_CASES = {
     "a decay": {"effects": ("score_scale", "numbers", "decay")},
     "a slope": {"effects": ("slope", "sink")},
     "a clock": {"effects": ("clock", "sink")},
+    "row tables": {"effects": ("row tables", "bias")},
     "leaving out far keys": {"effects": ("bias", "skip")},
     "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},
     "both sides": {"effects": ("score_scale", "bias"), "causal": False},
@@ -134,13 +136,14 @@ def test_opcheck(case):
 )
 def test_fake_backward_has_the_real_strides(layout):
     # a compiler lays out memory by what the fake operator says; q comes transposed from every projection
-    options = arguments(effects=("score_scale", "bias", "sink", "clock"), grad=False, layout=layout)
+    options = arguments(effects=("score_scale", "bias", "sink", "clock", "row tables"), grad=False, layout=layout)
     answers = torch.ops.whence.fused_attention(*options)
-    whole = [torch.ones_like(answers[0]), *answers, *options]
-    real = torch.ops.whence.fused_attention_backward(*whole, [True, False, True, False, True, True])
+    whole = [torch.ones_like(answers[0]), torch.ones_like(answers[3]), *answers, *options]
+    needed = [True, False, True, False, True, True, True]
+    real = torch.ops.whence.fused_attention_backward(*whole, needed)
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(t) if isinstance(t, torch.Tensor) else t for t in whole]
-        announced = torch.ops.whence.fused_attention_backward(*fakes, [True, False, True, False, True, True])
+        announced = torch.ops.whence.fused_attention_backward(*fakes, needed)
     for i, (a, b) in enumerate(zip(real, announced, strict=True)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), i
         assert a.numel() == 0 or a.stride() == b.stride(), i
@@ -264,9 +267,9 @@ def tokens(width=16, **about):
 
 
 UNSUPPORTED = {
-    "values of their own": (
-        lambda: ({"position": Shaw(16)}, tokens()),
-        "content_bias.*value_bias",
+    "dropped weights beside vectors of values": (
+        lambda: ({"position": Shaw(16), "dropout": 0.1}, tokens()),
+        "content_bias.*value_bias.*dropout",
     ),
     "content_bias": (lambda: ({"position": Cope(16)}, tokens()), "content_bias"),
     "a length for each query beside a table": (

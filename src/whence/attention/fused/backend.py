@@ -15,6 +15,7 @@ from torch import Tensor
 from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
+from whence.attention.content_tables import CONTENT, content_bias_table, value_bias_table
 from whence.attention.fused import ops, packing, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
@@ -52,9 +53,15 @@ class Triton(Backend):
     purpose = "training, long inputs and decoding on a GPU"
 
     def supports(self, request: Request) -> str | None:
+        no_table, content = request.no_table, request.effects & CONTENT
+        if content:
+            no_table = request.no_content_table
+            if no_table is not None:
+                return f"it does not apply {' and '.join(sorted(content))} here: {no_table}"
+            request = replace(request, effects=request.effects - CONTENT)
         unsupported = super().supports(request) or why_unavailable(request)
         if request.pair_form is None:
-            unsupported = unsupported or request.no_table
+            unsupported = unsupported or no_table
         return "its kernels do not export" if unsupported is None and request.exporting else unsupported
 
     def priority(self, request: Request) -> int:
@@ -65,6 +72,8 @@ class Triton(Backend):
             return f"torch's kernel would need a dense mask of {request.mask_numbers} numbers"
         if request.pair_form is not None:
             return "its kernels evaluate the function of distance and query length for each pair"
+        if request.effects & CONTENT:
+            return "each query has a table of distances: one fused kernel gathers from it"
         tables = " and ".join(sorted(request.effects - {"clock"}))
         by_distance = f"{tables} of distance alone: one fused kernel reads a table" if tables else ""
         of_tokens = (
@@ -116,12 +125,13 @@ def is_interpreted() -> bool:
 
 
 def attend(call: Call) -> Tensor:
-    """The output ``[B, H, T, E]`` in the dtype of q."""
+    """The output ``[B, H, T, E]`` in the dtype of q, or float32 with vectors added to the values."""
     q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
     assert layout.offset is not None
     batch, heads, q_len, kv_len = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
-    # steps of a clock may be positive, so they have no bound
-    skip = call.skip_blocks and call.clock is None and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
+    # steps of a clock may be positive, so they have no bound, nor have terms of content
+    bounded = call.clock is None and not position.effects & CONTENT
+    skip = call.skip_blocks and bounded and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
     mask = Mask(
         q_offset=layout.offset,
         causal=layout.causal,
@@ -143,7 +153,19 @@ def attend(call: Call) -> Tensor:
         effects, gradients = scaled_distance.function_effects(call.pair_function, q, kv_len, layout, softmax, sink)
     if call.clock is not None:
         effects = replace(effects, q_clock=call.clock.q, k_clock=call.clock.k)
-    return ops.fused_attention(FusedCall(q, k, v, effects, gradients, mask, softmax))
+    unrotated_q = q if call.projected_q is None else call.projected_q
+    content = content_bias_table(position, q, unrotated_q, call.scale, call.q_input)
+    if content is not None:
+        effects = replace(
+            effects, content_table=content.values, content_first=content.first, content_clipped=content.clipped
+        )
+    vectors = value_bias_table(position, heads, v.shape[3])
+    if vectors is not None:
+        effects = replace(
+            effects, value_entries=vectors.entries, value_first=vectors.first, value_clipped=vectors.clipped
+        )
+    out, weight_sums = ops.fused_attention(FusedCall(q, k, v, effects, gradients, mask, softmax))
+    return out if vectors is None else out + weight_sums @ vectors.values.to(weight_sums.dtype)
 
 
 def score_effects(
@@ -154,7 +176,9 @@ def score_effects(
     assert layout.offset is not None
     first, end = distance_range(layout.offset, layout.causal, layout.window, q.shape[2], kv_len)
     distance = torch.arange(first, end, device=q.device, dtype=torch.float32)
-    slope = slope_per_head(position, layout, heads) if half_precision else None  # see slope_per_head
+    # see slope_per_head; sums of weights need the whole logits of a tile
+    has_slope = half_precision and "value_bias" not in position.effects
+    slope = slope_per_head(position, layout, heads) if has_slope else None
     score_scale = bias = parameters = None
     derivatives: tuple[ParameterGradient, ...] = ()
     if slope is None:
@@ -284,6 +308,10 @@ def parameter_tables(position: Position, distance: Tensor, heads: int, kv_len: i
     amplitudes = [item for item, _, _ in derivatives if item.derivative is None]
     num_tables = len(derivatives) - len(amplitudes)
     if not derivatives or num_tables > MAX_DERIVATIVES or len(amplitudes) > 1:
+        return None
+    if (
+        amplitudes and "content_bias" in position.effects
+    ):  # the gradient of an amplitude is computed from q and dq alone
         return None
     if any(item.hook != "score_scale" for item in amplitudes):
         return None

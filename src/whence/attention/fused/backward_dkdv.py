@@ -16,6 +16,7 @@ import triton.language as tl
 
 from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.row_tables import add_rows, load_rows
 from whence.attention.fused.scaled_distance_kernels import head_table, move_table
 from whence.attention.fused.tile_ops import (
     compute_logits,
@@ -31,7 +32,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def dkdv_step(
-    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h, start_m, start_n, heads, q_len, lse_stride, kv_len,
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, b, h, start_m, start_n, heads, q_len, lse_stride, kv_len,
     q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate, Q_CLOCK, k_base, k_rest,
     k_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -50,6 +51,8 @@ def dkdv_step(
     lse = tl.load(LSE + row_stats + start_m + offs_m)
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
     qk = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
+    content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
+    qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, True)
     distance = distance0 + offs_m[None, :] - offs_n[:, None]
     key_bias = 0.0
     if HAS_SLOPE:  # the part that depends on the query is subtracted from lse
@@ -110,6 +113,8 @@ def dkdv_step(
     # dv before dp: the other order needs more registers and was measured slower
     dv = tl.dot(p_dropped.to(grad_out.dtype), grad_out, dv, input_precision=INPUT_PRECISION)
     dp = tl.dot(v, tl.trans(grad_out), input_precision=INPUT_PRECISION)
+    sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
+    dp = add_rows(dp, sums_grad, distance0, BLOCK_M, BLOCK_N, True)
     if HAS_DROPOUT:
         dp = dp * multiplier
     dlogits = p * (dp - delta[None, :])
@@ -124,7 +129,7 @@ def dkdv_step(
 
 @triton.jit
 def accumulate_query_range(
-    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b, h_kv, low,
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b, h_kv, low,
     high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale,
     k_segment, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -146,7 +151,7 @@ def accumulate_query_range(
         slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h_kv, qk_scale, HAS_SLOPE, HAS_DECAY)
         for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
             dk, dv, key_sums = dkdv_step(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h_kv, start_m, start_n, heads, q_len,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, b, h_kv, start_m, start_n, heads, q_len,
                 lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
                 Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
                 HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
@@ -165,7 +170,7 @@ def accumulate_query_range(
             row = (b * heads + h).to(tl.int64)
             k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
             dk, dv, key_sums = dkdv_step(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, Q_SEGMENTS, dk, dv, b, h, low + step % divisor * BLOCK_M, start_n,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, b, h, low + step % divisor * BLOCK_M, start_n,
                 heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope,
                 floor, span, rate, Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW,
@@ -194,7 +199,7 @@ def load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE: tl.constexpr, HAS_DE
 
 @triton.jit
 def accumulate_all_queries(
-    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b, h_kv, low,
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b, h_kv, low,
     full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
     table_stride, qk_scale, k_segment, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -206,7 +211,7 @@ def accumulate_all_queries(
     """All queries that see these keys: masked blocks, blocks without a mask, then the far edge of a window."""
     if CAUSAL or HAS_WINDOW or HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, low, full_low, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
@@ -214,7 +219,7 @@ def accumulate_all_queries(
         )  # fmt: skip
     if not HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, full_low, full_high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
@@ -222,7 +227,7 @@ def accumulate_all_queries(
         )  # fmt: skip
     if HAS_WINDOW and not HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
@@ -246,7 +251,7 @@ def accumulate_all_queries(
     ]
 )
 def backward_dkdv_kernel(
-    Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS,
+    Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS,
     SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
     table_stride, qk_scale, qk_grad_scale, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -303,7 +308,7 @@ def backward_dkdv_kernel(
         slope = tl.load(SLOPE + h_kv)
         if tl.abs(slope) * BLOCK_N <= SPLIT_SLOPE_BITS:
             dk, dv = accumulate_all_queries(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
                 h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
                 first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
                 BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, False, CLOCK, CAUSAL, HAS_WINDOW,
@@ -314,7 +319,7 @@ def backward_dkdv_kernel(
             dv = dv * weight
         else:
             dk, dv = accumulate_all_queries(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
                 h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
                 first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
                 BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, True, CLOCK, CAUSAL, HAS_WINDOW,
@@ -322,7 +327,7 @@ def backward_dkdv_kernel(
             )  # fmt: skip
     else:
         dk, dv = accumulate_all_queries(
-            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
+            k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance,
             window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,

@@ -9,7 +9,8 @@ row (the dk/dv kernel reads it later), dq and, depending on the compile-time fla
   divided by the amplitude. The derivative table of a slope is the distance itself;
 * dense table gradients: the sums along the tile's diagonals are added to a table in memory with atomics;
 * with a clock, the sum of each row. Without a sink it is 0 up to rounding, mostly that of delta. The same rounding is in the
-  sums of the keys, over many rows; the steps of the clock get the difference, where it cancels.
+  sums of the keys, over many rows; the steps of the clock get the difference, where it cancels;
+* the gradient of the tables of single queries (``row_tables``).
 
 Where rows have factors, ``scale_rows_kernel`` runs first: it multiplies grad_out by them.
 """
@@ -27,6 +28,7 @@ from whence.attention.fused.diagonals import (
     atomic_add_diagonals,
     contract_derivatives,
 )
+from whence.attention.fused.row_tables import add_rows, load_rows, store_ends, store_pairs, zero_sums
 from whence.attention.fused.scaled_distance_kernels import (
     add_function_gradients,
     add_piece_sums,
@@ -60,9 +62,9 @@ def scale_rows_kernel(X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.c
 
 @triton.jit
 def dq_step(
-    q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
-    batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad, bias_table_grad,
-    qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
+    q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
+    high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content, content_grad,
+    sums_grad, derivatives, scale_table_grad, bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
@@ -76,7 +78,9 @@ def dq_step(
     k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+    qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, False)
     dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
+    dp = add_rows(dp, sums_grad, distance0, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
     if (
         HAS_SLOPE
@@ -164,8 +168,13 @@ def dq_step(
         slope_grad = add_distance_weighted_sum(dlogits, distance0, slope_grad, BLOCK_M, BLOCK_N)
     if HAS_SCORE_SCALE:
         dlogits = dlogits * score_scale
+    if not isinstance(content_grad, tl.tensor):
+        in_range = start_m + tl.arange(0, BLOCK_M) < q_len
+        low_sums, high_sums = store_pairs(
+            dlogits, dlogits, content_grad, low_sums, high_sums, distance0, in_range, BLOCK_M, BLOCK_N
+        )
     acc = tl.dot(dlogits.to(k.dtype), k, acc, input_precision=INPUT_PRECISION)
-    return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums
+    return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums
 
 
 @triton.jit(
@@ -185,7 +194,7 @@ def dq_step(
 )
 def backward_dq_kernel(
     Q, K, V, GRAD_OUT, OUT, DQ, LSE, DELTA, TABLE, DERIVATIVES, TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_CLOCK, K_CLOCK,
-    CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset,
+    CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, CONTENT, CONTENT_GRAD, SUMS_GRAD, SUMS_DELTA, batch, heads, q_len, lse_stride, kv_len, q_offset,
     first_distance, window, table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
@@ -212,12 +221,19 @@ def backward_dq_kernel(
     grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     out = load_tile(OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    if not isinstance(SUMS_GRAD, tl.tensor):
+        delta += tl.load(SUMS_DELTA + batch_head * q_len + start_m + offs_m, mask=in_range, other=0.0)
     tl.store(DELTA + batch_head * lse_stride + start_m + offs_m, delta)
     lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table_offset = (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
     table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
+    content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
+    content_grad = load_rows(CONTENT_GRAD, batch_head, start_m, q_len, BLOCK_M)
+    sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
+    low_sums = zero_sums(content_grad, BLOCK_M)
+    high_sums = zero_sums(content_grad, BLOCK_M)
     derivatives = DERIVATIVES + (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * DERIV_WIDTH
     scale_table_grad = TABLE_GRADS + batch_head * table_stride + TABLE_PADDING - first_distance
     bias_table_grad = scale_table_grad
@@ -269,9 +285,10 @@ def backward_dq_kernel(
     )
     if HAS_WINDOW and not HAS_SEGMENTS:
         for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
-            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums = dq_step(
-                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
-                batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums = dq_step(
+                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
+                high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content,
+                content_grad, sums_grad, derivatives, scale_table_grad,
                 bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
                 BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS,
@@ -279,9 +296,10 @@ def backward_dq_kernel(
             )  # fmt: skip
     if not HAS_SEGMENTS:
         for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
-            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums = dq_step(
-                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
-                batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums = dq_step(
+                q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
+                high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content,
+                content_grad, sums_grad, derivatives, scale_table_grad,
                 bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
                 BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS,
@@ -290,9 +308,10 @@ def backward_dq_kernel(
     else:
         full_high = low
     for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
-        acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums = dq_step(
-            q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, b, h_kv,
-            batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, derivatives, scale_table_grad,
+        acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums = dq_step(
+            q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
+            high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content,
+            content_grad, sums_grad, derivatives, scale_table_grad,
             bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed, BLOCK_M,
             BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS,
@@ -309,6 +328,7 @@ def backward_dq_kernel(
             atomic_add_diagonals(bias_carry, bias_table_grad + carry_distance, BLOCK_M, BLOCK_N)
     acc = acc * qk_grad_scale
     store_tile(DQ, b, h, start_m, q_len, acc, BLOCK_M, BLOCK_D)
+    store_ends(content_grad, low_sums, high_sums, in_range)
     if CLOCK > 0:
         tl.store(CLOCK_SUMS + batch_head * lse_stride + start_m + offs_m, clock_sums)
     partial_sums = PARTIAL_SUMS + (batch_head * blocks + block) * 8

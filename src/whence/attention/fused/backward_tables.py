@@ -7,6 +7,8 @@ stored.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -17,6 +19,7 @@ from whence.attention.fused.clock_terms import EXACT, clock_stride, clock_tile, 
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, diagonal_offsets, diagonal_sums
 from whence.attention.fused.packing import ceil_div, num_multiprocessors
+from whence.attention.fused.row_tables import add_rows, load_rows
 from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, load_tile, visible
 
 
@@ -37,8 +40,8 @@ from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, 
     ]
 )
 def table_gradient_kernel(
-    Q, K, V, GRAD_OUT, LSE, DELTA, TABLE, PARTIAL_GRADS, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, MAX_DISTANCE, batch,
-    heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, dropout, seed,
+    Q, K, V, GRAD_OUT, LSE, DELTA, TABLE, PARTIAL_GRADS, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, MAX_DISTANCE, CONTENT,
+    SUMS_GRAD, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, dropout, seed,
     first_diagonal, splits,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, CLOCK: tl.constexpr,
@@ -76,9 +79,14 @@ def table_gradient_kernel(
         q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
         k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
         qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+        distance0 = q_offset + m_minus_n
+        content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
+        qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, False)
         grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
         v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
         dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
+        sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
+        dp = add_rows(dp, sums_grad, distance0, BLOCK_M, BLOCK_N, False)
         lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
         delta = tl.load(DELTA + batch_head * lse_stride + start_m + offs_m)
         key_bias = 0.0
@@ -139,11 +147,14 @@ def table_gradient_kernel(
 
 
 def table_gradients(
-    call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor, dense: tuple[bool, bool]
-) -> list[Tensor]:
-    """The dense gradients ``[H, entries]`` of the wanted columns: score scale, bias."""
+    call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor, sums_grad: Any,
+    dense: tuple[bool, bool],
+) -> list[Tensor]:  # fmt: skip
+    """The dense gradients ``[H, entries]`` of the wanted columns: score scale, bias. ``sums_grad`` is a kernel's argument."""
     m, first, entries = call.mask, call.effects.first_distance, call.table_entries
-    tile = tile_configs.table_gradient_config(call.max_block_d, call.q.element_size(), call.has_tma)
+    tile = tile_configs.table_gradient_config(
+        call.max_block_d, call.q.element_size(), call.has_tma and not call.has_row_tables
+    )
     # a block diagonal covers the distances q_offset + m_minus_n - block_n < d < q_offset + m_minus_n + block_m
     lowest = (first - m.q_offset - tile.block_m + 1) // tile.block_n
     highest = (first + entries - 1 - m.q_offset + tile.block_n - 1) // tile.block_n
@@ -159,7 +170,7 @@ def table_gradients(
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv), lse,
         delta, call.table, partial_grads, *call.clocks, *call.segment_ids, max_distance if max_distance.numel() else call.dummy,
-        *call.sizes, call.qk_scale, call.softmax.dropout, call.seed, lowest, splits,
+        call.content_table, sums_grad, *call.sizes, call.qk_scale, call.softmax.dropout, call.seed, lowest, splits,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0, DENSE_SCALE_GRAD=dense[0],
         DENSE_BIAS_GRAD=dense[1], NUM_STAGES=tile.num_stages,
         PADDED_TILES=call.kv_len % tile.block_n != 0 or call.q_len % tile.block_m != 0 or tile.block_m != tile.block_n,

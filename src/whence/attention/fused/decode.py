@@ -18,6 +18,7 @@ from whence.attention.fused.clock_terms import clock_stride, clock_tile
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, load_f32, load_f32x2
 from whence.attention.fused.packing import ceil_div, next_power_of_two, num_multiprocessors, padded_length
+from whence.attention.fused.row_tables import add_entries
 from whence.attention.fused.scaled_distance_kernels import head_table, row_function_logits
 from whence.attention.fused.tile_ops import dropout_multiplier, load_tile, store_log_sum_exp, visible
 
@@ -41,8 +42,8 @@ PROGRAMS_PER_SM = 2
     ]
 )
 def split_k_kernel(
-    Q, K, V, PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, TABLE, SLOPE, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, heads,
-    q_len, kv_len, q_offset, first_distance, window, table_stride, qk_scale, q_b, q_h, q_t, head_dim, low, high,
+    Q, K, V, PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, TABLE, SLOPE, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, CONTENT,
+    heads, q_len, kv_len, q_offset, first_distance, window, table_stride, qk_scale, q_b, q_h, q_t, head_dim, low, high,
     keys_per_split, splits, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
@@ -106,6 +107,8 @@ def split_k_kernel(
         k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
         qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         distance = q_offset + offs_m[:, None] - offs_n[None, :]
+        if not isinstance(CONTENT, tl.tensor):
+            qk = add_entries(qk, CONTENT, (b * heads + h).to(tl.int64) * q_len + offs_m, distance)
         k_segment = 0
         if HAS_SEGMENTS:
             k_segment = tl.load(K_SEGMENTS + b * kv_len + offs_n, mask=offs_n < kv_len, other=-1)[None, :]
@@ -233,7 +236,7 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     split_k_kernel[(call.batch * call.kv_heads * splits.count,)](
         call.q, call.describe(call.k, tile.block_n, call.block_d), call.describe(call.v, tile.block_n, call.block_dv),
         partial_out, partial_max, partial_sum, call.table_argument, call.slope, *call.clocks, *call.segment_ids,
-        call.heads, call.q_len, call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride,
+        call.content_table, call.heads, call.q_len, call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride,
         call.qk_scale,
         *call.q.stride()[:3], call.head_dim, splits.low, splits.high, splits.keys, splits.count, call.softmax.dropout,
         call.seed, BLOCK_M=rows, BLOCK_N=tile.block_n, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,

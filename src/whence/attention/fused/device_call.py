@@ -72,6 +72,10 @@ class DeviceCall:
         return padded_length(self.q_len) != self.q_len
 
     @property
+    def has_row_tables(self) -> bool:
+        return self.effects.content_table is not None or self.effects.value_entries > 0
+
+    @property
     def table_entries(self) -> int:
         """The number of distances in the table."""
         return self.table_stride - 2 * TABLE_PADDING
@@ -120,6 +124,23 @@ class DeviceCall:
             return self.dummy, self.dummy
         scale = self.logit_scale
         return split_clock(q_clock, scale, self.clock), split_clock(k_clock, -scale, self.clock)
+
+    @cached_property
+    def content_table(self) -> Any:
+        """Score terms of single queries for a kernel's argument; see ``row_tables``. Kernels add them to ``q . k``."""
+        table = self.effects.content_table
+        return self.dummy if table is None else self.content_argument(table.contiguous(), 1 / self.softmax.scale)
+
+    def content_argument(self, table: Tensor, factor: float) -> Any:
+        """A tensor like the content table, which kernels multiply with a factor."""
+        first = self.effects.content_first
+        clipped = tl.constexpr(self.effects.content_clipped)
+        return table, first, first + table.shape[3] - 1, factor, clipped
+
+    def sums_argument(self, sums: Tensor) -> Any:
+        """A tensor like the sums of the weights by distance."""
+        first = self.effects.value_first
+        return sums, first, first + self.effects.value_entries - 1, 1.0, tl.constexpr(self.effects.value_clipped)
 
     @cached_property
     def sink(self) -> Tensor:

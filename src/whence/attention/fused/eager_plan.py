@@ -153,7 +153,7 @@ class Plan:
                 ceil_div(self.q_len, tile.block_m) * self.batch * heads,
                 self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
                 self._tiles(v, tile.block_n, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
-                lse, table, head_values, lse, lse, lse, lse, lse, lse, lse, self.batch, heads, self.q_len, self.lse_stride, kv_len,
+                lse, table, head_values, lse, lse, lse, lse, lse, lse, lse, lse, lse, self.batch, heads, self.q_len, self.lse_stride, kv_len,
                 offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, 0.0, 0,
             )  # fmt: skip
         return out, q, k, lse, table, derivatives, head_values
@@ -171,7 +171,7 @@ class Plan:
         self._tiled(("split", window is not None), split_k_kernel, tile, lambda: {"HAS_WINDOW": window is not None})(
             self.batch * self.kv_heads * splits.count, q, self._tiles(k, tile.block_n, self.block_d),
             self._tiles(v, tile.block_n, self.block_dv), partial_out, partial_max, partial_sum, table, head_values, lse,
-            lse, lse, lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale, *q.stride()[:3],
+            lse, lse, lse, lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale, *q.stride()[:3],
             self.head_dim, splits.low, splits.high, splits.keys, splits.count, 0.0, 0,
         )  # fmt: skip
         block = max(2, next_power_of_two(splits.count))
@@ -233,7 +233,8 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, table_sums, sums, head_values,
-            delta, delta, delta, delta, delta, delta, delta, *sizes, self.batch * heads * stride, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            delta, delta, delta, delta, delta, delta, delta, delta, delta, delta, delta, *sizes, self.batch * heads * stride,
+            self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         tile = self.dkdv_tile
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
@@ -247,8 +248,8 @@ class Plan:
             ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, self._tiles(q, tile.block_m, self.block_d),
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
-            self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, head_values, head_values, delta, delta, delta,
-            delta, delta, delta, delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values, delta,
+            delta, delta, delta, delta, delta, delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         if self.rotation is not None:
             self.rotation.rotate_gradients(dq, dk)

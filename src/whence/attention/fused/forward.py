@@ -11,6 +11,7 @@ import triton.language as tl
 
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.row_tables import add_rows, load_rows, store_ends, store_pairs, zero_sums
 from whence.attention.fused.scaled_distance_kernels import head_table, move_table
 from whence.attention.fused.tile_ops import (
     compute_logits,
@@ -25,8 +26,8 @@ from whence.attention.fused.tile_ops import (
 
 @triton.jit
 def forward_step(
-    q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window,
-    table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed,
+    q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n, q_offset,
+    q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
@@ -37,6 +38,7 @@ def forward_step(
     offs_n = tl.arange(0, BLOCK_N)
     k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+    qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
     tile_bias = 0.0
     if HAS_SLOPE:  # slope * distance0 is the same for the whole tile: add it to the row maxima, not to every logit
@@ -87,6 +89,11 @@ def forward_step(
     p = tl.exp2(logits - (safe_max - tile_bias)[:, None])
     rescale = tl.exp2(row_max - safe_max)
     row_sum = row_sum * rescale + tl.sum(p, 1)
+    if not isinstance(slots, tl.tensor):  # without a slope and with exact clocks, the logits of a tile are complete
+        in_range = start_m + tl.arange(0, BLOCK_M) < q_len
+        low_sums, high_sums = store_pairs(
+            logits, p, slots, low_sums * rescale, high_sums * rescale, distance0, in_range, BLOCK_M, BLOCK_N
+        )
     acc = acc * rescale[:, None]
     if HAS_DROPOUT:
         offs_m = start_m + tl.arange(0, BLOCK_M)
@@ -95,7 +102,7 @@ def forward_step(
         )
     v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     acc = tl.dot(p.to(v.dtype), v, acc, input_precision=INPUT_PRECISION)
-    return acc, row_sum, new_max
+    return acc, row_sum, new_max, low_sums, high_sums
 
 
 @triton.jit(
@@ -117,7 +124,7 @@ def forward_step(
 )
 def forward_kernel(
     Q, K, V, OUT, LSE, TABLE, SLOPE, Q_CLOCK, K_CLOCK, SINK, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE,
-    batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale,
+    CONTENT, SLOTS, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale,
     sink_b, sink_h, sink_t, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
@@ -144,6 +151,10 @@ def forward_kernel(
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table_offset = (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
     table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
+    content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
+    slots = load_rows(SLOTS, batch_head, start_m, q_len, BLOCK_M)
+    low_sums = zero_sums(slots, BLOCK_M)
+    high_sums = zero_sums(slots, BLOCK_M)
     slope = 0.0
     if HAS_SLOPE:
         slope = tl.load(SLOPE + h)
@@ -186,27 +197,27 @@ def forward_kernel(
     )
     if HAS_WINDOW and not HAS_SEGMENTS:
         for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
-            acc, row_sum, row_max = forward_step(
-                q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len,
-                kv_len, window, table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed, BLOCK_M,
-                BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
+            acc, row_sum, row_max, low_sums, high_sums = forward_step(
+                q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n,
+                q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest,
+                q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, True,
             )  # fmt: skip
     if not HAS_SEGMENTS:
         for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
-            acc, row_sum, row_max = forward_step(
-                q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len,
-                kv_len, window, table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed, BLOCK_M,
-                BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
+            acc, row_sum, row_max, low_sums, high_sums = forward_step(
+                q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n,
+                q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest,
+                q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, False,
             )  # fmt: skip
     else:
         full_high = low
     for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
-        acc, row_sum, row_max = forward_step(
-            q, K, V, K_SEGMENTS, acc, row_sum, row_max, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len,
-            window, table, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed, BLOCK_M, BLOCK_N,
-            BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+        acc, row_sum, row_max, low_sums, high_sums = forward_step(
+            q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n,
+            q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest,
+            q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, True,
         )  # fmt: skip
     sees_nothing = row_sum == 0.0
@@ -220,5 +231,7 @@ def forward_kernel(
     store_log_sum_exp(
         lse_pointers, factor_offset, row_max, row_sum, lse, sees_nothing | ~in_range, HAS_BIAS or CLOCK == EXACT
     )
+    if not isinstance(slots, tl.tensor):
+        store_ends(slots, row_max + tl.log2(low_sums), row_max + tl.log2(high_sums), in_range & ~sees_nothing)
     out = acc / tl.where(sees_nothing, 1.0, row_sum)[:, None]
     store_tile(OUT, b, h, start_m, q_len, out, BLOCK_M, BLOCK_DV)

@@ -23,6 +23,10 @@ class ScoreEffects:
     table. ``sink`` ``[B, H, T]`` is one more logit per query. ``q_clock`` ``[B, H, T]`` and ``k_clock`` ``[B, H, S]`` are the
     running sums of a clock in float64.
 
+    ``content_table`` ``[B, H, T, n]`` holds a score term of each query at the distances from ``content_first``, beyond which the term
+    is that of the nearest end if ``content_clipped``, else 0. With ``value_entries`` above 0, the operator also returns the sums of
+    each query's weights by distance, ``[B, H, T, value_entries]`` from ``value_first``. See ``row_tables``.
+
     ``num_knots`` of at least 0: score scale or bias is a function of the table times a scale of the query, with its numbers
     in ``EffectGradients.parameters``; see ``scaled_distance_kernels``.
     """
@@ -37,6 +41,12 @@ class ScoreEffects:
     sink: Tensor | None
     q_clock: Tensor | None
     k_clock: Tensor | None
+    content_table: Tensor | None = None
+    content_first: int = 0
+    content_clipped: bool = False
+    value_entries: int = 0
+    value_first: int = 0
+    value_clipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,9 +116,10 @@ class FusedCall:
         """The arguments in the order of ``SCHEMA``."""
         e, g, m, s = self.effects, self.gradients, self.mask, self.softmax
         return (
-            self.q, self.k, self.v, e.table, e.slope, e.sink, g.parameters, e.q_clock, e.k_clock,
+            self.q, self.k, self.v, e.table, e.slope, e.sink, g.parameters, e.q_clock, e.k_clock, e.content_table,
             g.derivatives, e.decay, m.key_mask, m.q_segment_ids, m.k_segment_ids, s.seed,
             e.has_score_scale, e.has_bias, e.first_distance, e.num_knots,
+            e.content_first, e.content_clipped, e.value_entries, e.value_first, e.value_clipped,
             g.dense_score_scale, g.dense_bias, g.num_scale_derivatives, g.num_bias_derivatives, g.has_amplitude,
             m.q_offset, m.causal, m.window, m.skip_blocks,
             s.scale, s.temperature, s.dropout,
@@ -118,9 +129,10 @@ class FusedCall:
     def unflatten(cls, arguments: tuple[Any, ...]) -> FusedCall:
         """The inverse of ``flatten``."""
         (
-            q, k, v, table, slope, sink, parameters, q_clock, k_clock,
+            q, k, v, table, slope, sink, parameters, q_clock, k_clock, content_table,
             derivatives, decay, key_mask, q_segment_ids, k_segment_ids, seed,
             has_score_scale, has_bias, first_distance, num_knots,
+            content_first, content_clipped, value_entries, value_first, value_clipped,
             dense_score_scale, dense_bias, num_scale_derivatives, num_bias_derivatives, has_amplitude,
             q_offset, causal, window, skip_blocks,
             scale, temperature, dropout,
@@ -129,7 +141,10 @@ class FusedCall:
             q,
             k,
             v,
-            ScoreEffects(table, has_score_scale, has_bias, first_distance, num_knots, slope, decay, sink, q_clock, k_clock),
+            ScoreEffects(
+                table, has_score_scale, has_bias, first_distance, num_knots, slope, decay, sink, q_clock, k_clock,
+                content_table, content_first, content_clipped, value_entries, value_first, value_clipped,
+            ),
             EffectGradients(
                 dense_score_scale, dense_bias, parameters, derivatives, num_scale_derivatives, num_bias_derivatives,
                 has_amplitude,
@@ -142,14 +157,15 @@ class FusedCall:
 #: types and names of the flat arguments, in order
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? table, Tensor? slope, Tensor? sink, Tensor? parameters, "
-    "Tensor? q_clock, Tensor? k_clock, "
+    "Tensor? q_clock, Tensor? k_clock, Tensor? content_table, "
     "Tensor? derivatives, Tensor? decay, Tensor? key_mask, Tensor? q_segment_ids, Tensor? k_segment_ids, Tensor? seed, "
     "bool has_score_scale, bool has_bias, SymInt first_distance, int num_knots, "
+    "int content_first, bool content_clipped, int value_entries, int value_first, bool value_clipped, "
     "bool dense_score_scale, bool dense_bias, int num_scale_derivatives, int num_bias_derivatives, bool has_amplitude, "
     "SymInt q_offset, bool causal, SymInt? window, bool skip_blocks, "
     "float scale, float temperature, float dropout"
 )
-NUM_TENSORS = 15  # flat arguments up to the seed; the others are not tensors
-NUM_DIFFERENTIABLE = 9  # q, k, v, then table, slope, sink, parameters and the two clocks
+NUM_TENSORS = 16  # flat arguments up to the seed; the others are not tensors
+NUM_DIFFERENTIABLE = 10  # q, k, v, then table, slope, sink, parameters, the two clocks and the content table
 EFFECT_INPUTS = slice(3, NUM_DIFFERENTIABLE)
 NUM_ARGUMENTS = SCHEMA.count(",") + 1

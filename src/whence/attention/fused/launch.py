@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ class NeededGradients:
     num_derivatives: tuple[int, int]  # of the score scale, of the bias
     amplitude: bool
     slope: bool
+    content: bool
 
     @property
     def any_parameter(self) -> bool:
@@ -45,8 +47,8 @@ class NeededGradients:
 
 
 def select_gradients(effects: ScoreEffects, gradients: EffectGradients, needed: list[bool]) -> NeededGradients:
-    """The gradients that autograd needs, where ``needed`` is for table, slope, sink, parameters and clocks."""
-    table, slope, _, parameters, _, _ = needed
+    """The gradients that autograd needs, where ``needed`` is for table, slope, sink, parameters, clocks and content."""
+    table, slope, _, parameters, _, _, content = needed
     g = gradients
     num_scale, num_bias = g.num_scale_derivatives, g.num_bias_derivatives
     if effects.num_knots >= 0:  # sums of a function, see scaled_distance_kernels
@@ -57,59 +59,110 @@ def select_gradients(effects: ScoreEffects, gradients: EffectGradients, needed: 
         (num_scale, num_bias) if parameters else (0, 0),
         g.has_amplitude and parameters,
         slope,
+        content,
     )
 
 
-def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor]:
-    """The output, the log-sum-exp (see ``packing.lse_shape``), and ``max_distance`` for the backward pass."""
+class GradientsOfRows(NamedTuple):
+    """The tables of single queries in the backward pass; see ``row_tables``."""
+
+    content: Any  # gradient of the content table
+    sums: Any  # gradient of the sums of the weights
+    delta: Tensor  # [B, H, T], the products of the sums and their gradient
+
+
+def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output, the log-sum-exp (see ``packing.lse_shape``), ``max_distance`` for the backward pass, and the sums of the
+    weights by distance (empty: none)."""
     out = empty_output(call.q, call.v)
     lse = call.q.new_empty(lse_shape(call.q, call.has_factors), dtype=torch.float32)
     if call.has_padding_rows:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
-    if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= 128:
+    entries = call.effects.value_entries
+    slots = lse.new_full((call.batch, call.heads, call.q_len, entries) if entries else (0,), -torch.inf)
+    if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= 128 and not entries:
         decode.decode(call, out, lse)
-        return out, lse, call.q.new_empty(0, dtype=torch.int32)
+        return out, lse, call.q.new_empty(0, dtype=torch.int32), slots
     max_distance = block_skipping.max_distances(call)
     tile = tile_configs.forward_config(
-        call.max_block_d, call.q.element_size(), call.table_stride > 0, call.q_len, call.has_tma
-    )
+        call.max_block_d, call.q.element_size(), call.table_stride > 0 or call.has_row_tables,
+        call.q_len, call.has_tma and not call.has_row_tables,
+    )  # fmt: skip
     blocks = ceil_div(call.q_len, tile.block_m)
     forward_kernel[(blocks * call.batch * call.heads,)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(out, tile.block_m, call.block_dv),
         lse, call.table_argument, call.slope, *call.clocks, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
-        max_distance if max_distance.numel() else call.dummy, *call.sizes, call.qk_scale, call.logit_scale,
+        max_distance if max_distance.numel() else call.dummy, call.content_table,
+        call.sums_argument(slots) if entries else call.dummy, *call.sizes, call.qk_scale, call.logit_scale,
         *call.sink.stride(), call.softmax.dropout, call.seed,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, HAS_SINK=call.effects.sink is not None,
         SKIP_BLOCKS=max_distance.numel() > 0, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
     )  # fmt: skip
-    return out, lse, max_distance
+    return out, lse, max_distance, sum_weights(call, slots, lse) if entries else slots
+
+
+def sum_weights(call: DeviceCall, slots: Tensor, lse: Tensor) -> Tensor:
+    """The weights of entries from their base-2 logits, in place."""
+    rows = lse[:, :, :, : call.q_len, None]
+    weights = slots.sub_(rows[0]).exp2_()
+    return weights.mul_(rows[1]) if call.has_factors else weights
 
 
 def backward(
-    call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, needed: NeededGradients
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
-    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, the table's gradient and, with a
-    clock, the sums of the gradients of the logits of each query ``[B, H, T]`` and key ``[B, H, S]``.
+    call: DeviceCall,
+    grad_out: Tensor,
+    grad_sums: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    max_distance: Tensor,
+    weight_sums: Tensor,
+    needed: NeededGradients,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+    """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, the table's gradient, with a
+    clock, the sums of the gradients of the logits of each query ``[B, H, T]`` and key ``[B, H, S]``, and the gradient of the content
+    table.
 
     Delta includes the factors of the rows.
-    """
+    """  # fmt: skip
     if call.has_factors:
         grad_out = scale_rows(call, grad_out, lse[1])
+        grad_sums = None if grad_sums is None else grad_sums * lse[1, :, :, : call.q_len, None]
     lse = lse[0]
+    d_content, row_gradients = prepare_row_gradients(call, grad_sums, weight_sums, needed.content)
     separate = torch.are_deterministic_algorithms_enabled() and any(needed.dense)
     in_dq = replace(needed, dense=(False, False)) if separate else needed
-    dq, delta, partial_sums, table_sums, q_sums = backward_dq(call, grad_out, out, lse, max_distance, in_dq)
-    dk, dv, k_sums = backward_dkdv(call, grad_out, lse, delta, max_distance)
+    dq, delta, partial_sums, table_sums, q_sums = backward_dq(
+        call, grad_out, out, lse, max_distance, in_dq, row_gradients
+    )
+    dk, dv, k_sums = backward_dkdv(call, grad_out, lse, delta, max_distance, row_gradients)
     if call.function is not None and partial_sums is not None:
-        return dq, dk, dv, delta, function_gradients(call, partial_sums, table_sums), None, q_sums, k_sums
+        return dq, dk, dv, delta, function_gradients(call, partial_sums, table_sums), None, q_sums, k_sums, d_content
     columns: list[Tensor] = []
     if table_sums is not None:
         columns = list(table_sums.sum(1).unbind(0))
     elif separate:
-        columns = backward_tables.table_gradients(call, grad_out, lse, delta, max_distance, needed.dense)
+        columns = backward_tables.table_gradients(
+            call, grad_out, lse, delta, max_distance, row_gradients.sums, needed.dense
+        )
     d_table = _pack_gradients(call, columns, needed.dense) if columns else None
-    return dq, dk, dv, delta, None if partial_sums is None else partial_sums.sum((0, 2)), d_table, q_sums, k_sums
+    sums = None if partial_sums is None else partial_sums.sum((0, 2))
+    return dq, dk, dv, delta, sums, d_table, q_sums, k_sums, d_content
+
+
+def prepare_row_gradients(
+    call: DeviceCall, grad_sums: Tensor | None, weight_sums: Tensor, content_needed: bool
+) -> tuple[Tensor | None, GradientsOfRows]:
+    """The tensor that will hold the gradient of the content table, if it is needed, and what the kernels take."""
+    d_content, content, sums, delta = None, call.dummy, call.dummy, call.dummy
+    if content_needed and call.effects.content_table is not None:
+        # entries of distances without a key stay 0
+        d_content = torch.zeros(call.effects.content_table.shape, dtype=torch.float32, device=call.q.device)
+        content = call.content_argument(d_content, call.qk_grad_scale / call.softmax.scale)
+    if grad_sums is not None:
+        grad_sums = grad_sums.float().contiguous()
+        sums, delta = call.sums_argument(grad_sums), (weight_sums * grad_sums).sum(-1)
+    return d_content, GradientsOfRows(content, sums, delta)
 
 
 def function_gradients(call: DeviceCall, partial_sums: Tensor, piece_sums: Tensor | None) -> Tensor:
@@ -152,13 +205,19 @@ def scale_rows(call: DeviceCall, grad_out: Tensor, factor: Tensor) -> Tensor:
 
 
 def backward_dq(
-    call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, needed: NeededGradients
+    call: DeviceCall,
+    grad_out: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    max_distance: Tensor,
+    needed: NeededGradients,
+    rows: GradientsOfRows,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """dq, delta, each program's sums for the parameters, the dense table sums per sequence and head and, with a clock, the sums
     of the gradients of each query's logits."""
     tile = tile_configs.dq_config(
-        call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense), call.has_tma,
-        has_pieces=call.effects.num_knots > 0,
+        call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense),
+        call.has_tma and not call.has_row_tables, has_pieces=call.effects.num_knots > 0,
     )  # fmt: skip
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)
@@ -180,7 +239,8 @@ def backward_dq(
         call.table_argument, derivatives, call.dummy if table_sums is None else table_sums,
         call.dummy if partial_sums is None else partial_sums, call.slope, *call.clocks,
         call.dummy if clock_sums is None else clock_sums, *call.segment_arguments(tile.block_m, by_query=True),
-        max_distance if max_distance.numel() else call.dummy, *call.sizes, bias_grad_offset, call.qk_scale,
+        max_distance if max_distance.numel() else call.dummy, call.content_table, *rows, *call.sizes, bias_grad_offset,
+        call.qk_scale,
         call.qk_grad_scale,
         call.softmax.dropout, call.seed,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0,
@@ -194,7 +254,7 @@ def backward_dq(
 
 
 def backward_dkdv(
-    call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor
+    call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor, rows: GradientsOfRows
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """dk, dv and, with a clock, the sums of the gradients of each key's logits; delta comes from ``backward_dq``."""
     e = call.effects
@@ -211,7 +271,8 @@ def backward_dkdv(
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(dk, tile.block_n, call.block_d), call.describe(dv, tile.block_n, call.block_dv), lse, delta,
-        call.table_argument, call.slope, call.dummy if e.decay is None else e.decay, *call.clocks,
+        call.table_argument, call.content_table, rows.sums, call.slope, call.dummy if e.decay is None else e.decay,
+        *call.clocks,
         call.dummy if clock_sums is None else clock_sums,
         *call.segment_arguments(tile.block_n, by_query=False), max_distance if max_distance.numel() else call.dummy,
         *call.sizes, call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,

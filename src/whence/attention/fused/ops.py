@@ -30,37 +30,42 @@ from whence.attention.fused.packing import (
 )
 
 library = torch.library.Library("whence", "FRAGMENT")
-library.define(f"fused_attention({SCHEMA}) -> (Tensor, Tensor, Tensor)")
-# needed: whether gradients of table, slope, sink, parameters and the clocks at queries and keys are needed
+library.define(f"fused_attention({SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)")
+# needed: whether gradients of table, slope, sink, parameters, the clocks at queries and keys and the content table are needed
 library.define(
-    f"fused_attention_backward(Tensor grad_out, Tensor out, Tensor lse, Tensor max_distance, {SCHEMA}, bool[] needed)"
-    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    "fused_attention_backward(Tensor grad_out, Tensor? grad_sums, Tensor out, Tensor lse, Tensor max_distance, "
+    f"Tensor weight_sums, {SCHEMA}, bool[] needed)"
+    " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
 
-def fused_attention(call: FusedCall) -> Tensor:
-    """The output ``[B, H, T, E]``."""
-    return torch.ops.whence.fused_attention.default(*call.flatten())[0]
+def fused_attention(call: FusedCall) -> tuple[Tensor, Tensor]:
+    """The output ``[B, H, T, E]``, and the sums of the weights by distance (empty: none)."""
+    out, _, _, weight_sums = torch.ops.whence.fused_attention.default(*call.flatten())
+    return out, weight_sums
 
 
 # --- on the device -------------------------------------------------------------------------------------------------
 
 
-def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; the base-2 log-sum-exp (see ``lse_shape``); the largest distance per head (empty: all distances)."""
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output; the base-2 log-sum-exp (see ``lse_shape``); the largest distance per head (empty: all distances); the sums of
+    the weights by distance (empty: none)."""
     from whence.attention.fused import launch
 
     call = FusedCall.unflatten(arguments)
     with torch.cuda.device_of(call.q):  # kernels run on the current device, which may differ from that of q
         on_device = launch.DeviceCall(call)
-        out, lse, max_distance = launch.forward(on_device)
+        out, lse, max_distance, weight_sums = launch.forward(on_device)
     if on_device.q is not call.q or on_device.v is not call.v:
         out = _copy_into(empty_output(call.q, call.v), out)
-    return out, lse, max_distance
+    return out, lse, max_distance, weight_sums
 
 
-def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Gradients of q, k, v, table, sink and the clocks at queries and keys, and the sums from which
+def _backward(
+    grad_out: Tensor, grad_sums: Tensor | None, out: Tensor, lse: Tensor, max_distance: Tensor, weight_sums: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Gradients of q, k, v, table, sink, the clocks at queries and keys and the content table, and the sums from which
     ``_slope_and_parameter_gradients`` continues.
 
     Tensors that are not needed are empty.
@@ -72,8 +77,8 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, 
     with torch.cuda.device_of(call.q):
         on_device = launch.DeviceCall(call)
         selected = launch.select_gradients(call.effects, call.gradients, needed)
-        dq, dk, dv, delta, sums, d_table, q_sums, k_sums = launch.backward(
-            on_device, align(grad_out), align(out), lse, max_distance, selected
+        dq, dk, dv, delta, sums, d_table, q_sums, k_sums, d_content = launch.backward(
+            on_device, align(grad_out), grad_sums, align(out), lse, max_distance, weight_sums, selected
         )
     d_sink = lse.new_empty(0)
     sink, temperature = call.effects.sink, call.softmax.temperature
@@ -87,7 +92,8 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, 
     d_k_clock = k_sums.double().div_(-temperature) if needed[5] and k_sums is not None else None
     three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
     dq, dk, dv = (d if used is x else _copy_into(torch.empty_like(x), d) for d, used, x in three)
-    return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in (d_table, d_sink, d_q_clock, d_k_clock, sums))
+    others = (d_table, d_sink, d_q_clock, d_k_clock, d_content, sums)
+    return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in others)
 
 
 def _copy_into(target: Tensor, x: Tensor) -> Tensor:
@@ -98,20 +104,23 @@ def _copy_into(target: Tensor, x: Tensor) -> Tensor:
 # --- shapes, for tracing -------------------------------------------------------------------------------------------
 
 
-def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     call = FusedCall.unflatten(arguments)
     q, e = call.q, call.effects
     skips = call.mask.skip_blocks and (e.has_bias or e.slope is not None)
     max_distance = q.new_empty(2 * q.shape[1] + 1 if skips else 0, dtype=torch.int32)
     lse = q.new_empty(lse_shape(q, call.has_factors), dtype=torch.float32)
-    return empty_output(q, call.v), lse, max_distance
+    weight_sums = lse.new_empty((*q.shape[:3], e.value_entries) if e.value_entries else 0)
+    return empty_output(q, call.v), lse, max_distance, weight_sums
 
 
 def _backward_shapes(
-    grad_out: Tensor, out: Tensor, lse: Tensor, max_distance: Tensor, *rest: Any
-) -> tuple[Tensor, ...]:
-    *arguments, (table_needed, slope_needed, sink_needed, parameters_needed, q_clock_needed, k_clock_needed) = rest
+    grad_out: Tensor, grad_sums: Tensor | None, out: Tensor, lse: Tensor, max_distance: Tensor, weight_sums: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:  # fmt: skip
+    *arguments, needed = rest
+    table_needed, slope_needed, sink_needed, parameters_needed, q_clock_needed, k_clock_needed, content_needed = needed
     call = FusedCall.unflatten(tuple(arguments))
+    content = call.effects.content_table
     q, table, sink, g = call.q, call.effects.table, call.effects.sink, call.gradients
     dense = table_needed and (g.dense_score_scale or g.dense_bias)
     d_table = table.new_empty(table.shape) if dense and table is not None else lse.new_empty(0)
@@ -124,7 +133,9 @@ def _backward_shapes(
         lse.new_empty(clock.shape, dtype=torch.float64) if needed and clock is not None else lse.new_empty(0)
         for clock, needed in clocks
     )
-    return torch.empty_like(q), torch.empty_like(call.k), torch.empty_like(call.v), d_table, d_sink, *d_clocks, sums
+    d_content = lse.new_empty(content.shape if content_needed and content is not None else 0)
+    three = (torch.empty_like(x) for x in (q, call.k, call.v))
+    return *three, d_table, d_sink, *d_clocks, d_content, sums
 
 
 # --- gradients -----------------------------------------------------------------------------------------------------
@@ -138,21 +149,26 @@ class FusedForward(torch.autograd.Function):
         ctx.settings = arguments[NUM_TENSORS:]
         ctx.save_for_backward(*arguments[:NUM_TENSORS], *results)
         ctx.needed = list(ctx.needs_input_grad[EFFECT_INPUTS])
-        ctx.mark_non_differentiable(*results[1:])
+        ctx.mark_non_differentiable(*(results[1:3] if results[3].numel() else results[1:]))
         ctx.set_materialize_grads(False)
         return results
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor | None, *_: Any) -> tuple[Any, ...]:
-        if grad_out is None:
+    def backward(
+        ctx: Any, grad_out: Tensor | None, _lse: Any, _distance: Any, grad_sums: Tensor | None
+    ) -> tuple[Any, ...]:
+        if grad_out is None and grad_sums is None:
             return (None,) * NUM_ARGUMENTS
         saved = ctx.saved_tensors  # read once: activation checkpointing allows a single unpacking
         arguments, results = (*saved[:NUM_TENSORS], *ctx.settings), saved[NUM_TENSORS:]
-        dq, dk, dv, d_table, d_sink, d_q_clock, d_k_clock, sums = torch.ops.whence.fused_attention_backward.default(
-            grad_out, *results, *arguments, ctx.needed
+        grad_out = torch.zeros_like(results[0]) if grad_out is None else grad_out
+        dq, dk, dv, d_table, d_sink, d_q_clock, d_k_clock, d_content, sums = (
+            torch.ops.whence.fused_attention_backward.default(grad_out, grad_sums, *results, *arguments, ctx.needed)
         )
         d_slope, d_parameters = _slope_and_parameter_gradients(sums, FusedCall.unflatten(arguments), ctx.needed)
-        effects = zip((d_table, d_slope, d_sink, d_parameters, d_q_clock, d_k_clock), ctx.needed, strict=True)
+        effects = zip(
+            (d_table, d_slope, d_sink, d_parameters, d_q_clock, d_k_clock, d_content), ctx.needed, strict=True
+        )
         none = (None,) * (NUM_ARGUMENTS - NUM_DIFFERENTIABLE)
         return (dq, dk, dv, *(gradient if needed else None for gradient, needed in effects), *none)
 

@@ -1,0 +1,137 @@
+"""Tables of single queries in the kernels: numbers at the distances first to last, ``[B, H, T, last - first + 1]``.
+
+Two effects of content need them. A score term of the query and the distance (``Position.content_bias_table``) is gathered from such
+a table and added to ``q . k``; its gradient is stored in one of the same form. A vector added to the values
+(``Position.value_bias_table``) needs the weights of each query summed by distance: the forward kernel stores a base-2 logit for
+every entry, and the backward kernels gather the gradient of the sums and add it to the gradient of the weights.
+
+Each pair of a query and a key inside the table has an entry of its own, so gradients and logits are plain stores in a fixed
+order. If the table is clipped, its first and last entry belong to all pairs beyond, and a program sums them in registers. Tiles
+beyond the table read one number per query, or none if the table is not clipped.
+
+Kernels take ``(table, first, last, factor, constexpr clipped)``, or any pointer where there is no table. ``load_rows`` turns it into
+the tables of a block of queries: ``(pointer of the first query, offsets of all queries, first, last, factor, first entries,
+last entries)``, where the entries of a table that is not clipped are scalars.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whence.attention.fused.diagonals import load_f32
+
+
+@triton.jit
+def load_rows(TABLE, batch_head, start_m, q_len, QUERIES: tl.constexpr):
+    """The tables of queries from ``start_m`` of one head. Queries of padding repeat the last one."""
+    if isinstance(TABLE, tl.tensor):
+        return TABLE
+    else:
+        entries = TABLE[2] - TABLE[1] + 1
+        pointer = TABLE[0] + (batch_head * q_len + start_m) * entries
+        offsets = tl.minimum(tl.arange(0, QUERIES), q_len - 1 - start_m) * entries
+        if TABLE[4]:
+            lows = load_f32(pointer + offsets)
+            highs = load_f32(pointer + offsets + (entries - 1))
+            return (pointer, offsets, TABLE[1], TABLE[2], TABLE[3], lows, highs)
+        else:
+            entry = load_f32(pointer)
+            return (pointer, offsets, TABLE[1], TABLE[2], TABLE[3], entry, entry)
+
+
+@triton.jit
+def tile_distances(distance0, QUERIES: tl.constexpr, KEYS: tl.constexpr, BY_KEY: tl.constexpr):
+    """The distance of every pair of a tile, whose rows are queries, or keys if BY_KEY."""
+    offs_m = tl.arange(0, QUERIES)
+    offs_n = tl.arange(0, KEYS)
+    if BY_KEY:
+        return distance0 + offs_m[None, :] - offs_n[:, None]
+    else:
+        return distance0 + offs_m[:, None] - offs_n[None, :]
+
+
+@triton.jit
+def add_rows(tile, rows, distance0, QUERIES: tl.constexpr, KEYS: tl.constexpr, BY_KEY: tl.constexpr):
+    """Add to every pair the entry of its query at its distance. ``distance0``: of the tile's first query and first key."""
+    if isinstance(rows, tl.tensor):
+        return tile
+    else:
+        CLIPPED: tl.constexpr = len(rows[5].shape) > 0
+        first, last = rows[2], rows[3]
+        lowest = distance0 - (KEYS - 1)
+        highest = distance0 + (QUERIES - 1)
+        if (highest >= first) & (lowest <= last):
+            distance = tile_distances(distance0, QUERIES, KEYS, BY_KEY)
+            offsets = rows[1][None, :] if BY_KEY else rows[1][:, None]
+            entry = tl.minimum(tl.maximum(distance, first), last) - first
+            terms = load_f32(rows[0] + (offsets + entry)) * rows[4]
+            if not CLIPPED:
+                terms = tl.where((distance >= first) & (distance <= last), terms, 0.0)
+            tile += terms
+        else:
+            if CLIPPED:
+                ends = tl.where(lowest > last, rows[6], rows[5]) * rows[4]
+                tile += ends[None, :] if BY_KEY else ends[:, None]
+        return tile
+
+
+@triton.jit
+def add_entries(tile, TABLE, row, distance):
+    """The same for rows that are queries of several heads, where ``row`` counts sequences, heads and queries."""
+    first, last = TABLE[1], TABLE[2]
+    entry = tl.minimum(tl.maximum(distance, first), last) - first
+    terms = load_f32(TABLE[0] + (row * (last - first + 1))[:, None] + entry) * TABLE[3]
+    if not TABLE[4]:
+        terms = tl.where((distance >= first) & (distance <= last), terms, 0.0)
+    return tile + terms
+
+
+@triton.jit
+def zero_sums(rows, QUERIES: tl.constexpr):
+    """The sums of one end of the tables before the first tile."""
+    if isinstance(rows, tl.tensor):
+        return tl.zeros([1], tl.float32)
+    else:
+        return tl.zeros([QUERIES], tl.float32)
+
+
+@triton.jit
+def store_pairs(
+    inner, outer, rows, low_sums, high_sums, distance0, in_range, QUERIES: tl.constexpr, KEYS: tl.constexpr
+):
+    """Store ``inner`` of every pair in the entry of its query, and add ``outer`` of the pairs at both ends to their sums."""
+    if isinstance(rows, tl.tensor):
+        return low_sums, high_sums
+    else:
+        CLIPPED: tl.constexpr = len(rows[5].shape) > 0
+        first, last = rows[2], rows[3]
+        lowest = distance0 - (KEYS - 1)
+        highest = distance0 + (QUERIES - 1)
+        if (highest >= first) & (lowest <= last):
+            distance = tile_distances(distance0, QUERIES, KEYS, False)
+            if CLIPPED:
+                inside = (distance > first) & (distance < last)
+                low_sums += tl.sum(tl.where(distance <= first, outer, 0.0), 1)
+                high_sums += tl.sum(tl.where(distance >= last, outer, 0.0), 1)
+            else:
+                inside = (distance >= first) & (distance <= last)
+            tl.store(
+                rows[0] + (rows[1][:, None] + (distance - first)), inner * rows[4], mask=inside & in_range[:, None]
+            )
+        else:
+            if CLIPPED:
+                sums = tl.sum(outer, 1)
+                low_sums += tl.where(lowest > last, 0.0, sums)
+                high_sums += tl.where(lowest > last, sums, 0.0)
+        return low_sums, high_sums
+
+
+@triton.jit
+def store_ends(rows, lows, highs, in_range):
+    """Store the first and the last entry of clipped tables."""
+    if not isinstance(rows, tl.tensor):
+        if len(rows[5].shape) > 0:
+            pointers = rows[0] + rows[1]
+            tl.store(pointers, lows * rows[4], mask=in_range)
+            tl.store(pointers + (rows[3] - rows[2]), highs * rows[4], mask=in_range)

@@ -1,0 +1,227 @@
+"""Tables of single queries in the fused kernels (Shaw, QueryTable, a user's own): interpreted, and on a GPU."""
+
+import pytest
+import torch
+from kernel_cases import EARLIER, ODD, OVER, PAIR, SHORT, masks
+from reference_comparison import check_against_reference, perturb, random_inputs, run
+
+from whence import (
+    Alibi,
+    Cope,
+    DistanceTable,
+    Epar,
+    KVCache,
+    Position,
+    QueryTable,
+    Rotary,
+    Shaw,
+    Sink,
+    T5Bias,
+    attend,
+    explain,
+)  # fmt: skip
+from whence.attention.fused import packing
+from whence.position.head_slice import select_heads
+
+interpreted = pytest.mark.usefixtures("interpreted", "poisoned")
+SINGLE, HALF = torch.float32, torch.float16
+
+
+class Distant(Position):
+    """A user's own: terms at distances 3 to 30 and nowhere else; clipped, one entry for all distances."""
+
+    def __init__(self, head_dim, entries=28, clipped=False):
+        super().__init__()
+        self.vectors, self.clipped = torch.nn.Parameter(torch.randn(entries, head_dim)), clipped
+
+    def content_bias_table(self, q, unrotated_q, scale):
+        return DistanceTable(q @ self.vectors.to(q.dtype).mT, 3, self.clipped)
+
+    def value_bias_table(self):
+        return DistanceTable(self.vectors[:, :1], 3, self.clipped)
+
+
+def all_effects(h, d, e):
+    distances = Epar(h, context=40, learnable=True) + T5Bias(h, form="bidirectional", std=1.0)
+    return Shaw(d, clip=40, heads=h, acts_on="keys") + distances + Sink(h)
+
+
+MECHANISMS = {
+    "Shaw": lambda h, d, e: Shaw(d, clip=5, value_dim=e),
+    "Shaw, wide": lambda h, d, e: Shaw(d, clip=70, value_dim=e, heads=h) + Rotary(),
+    "Shaw + Alibi + Sink": lambda h, d, e: (
+        Shaw(d, clip=3, value_dim=e) + Alibi(h, form="symmetric", learnable=True) + Sink(h)
+    ),
+    "Shaw, keys": lambda h, d, e: Shaw(d, clip=5, acts_on="keys"),
+    "Shaw, keys + Epar": lambda h, d, e: (
+        Shaw(d, clip=5, acts_on="keys") + Epar(None, form="basic", context=40, learnable=True)
+    ),
+    "Shaw, keys + all": all_effects,
+    "QueryTable": lambda h, d, e: QueryTable(h, d, rank=3, extent=50),
+    "Rotary + QueryTable": lambda h, d, e: Rotary() + QueryTable(h, d, rank=3, extent=20),
+    "own": lambda h, d, e: Distant(d),
+    "own, one entry": lambda h, d, e: Distant(d, 1, clipped=True),
+}
+FEW = (2, 4, 2, 3, 140, 20, 24)
+CASES = [
+    ("Shaw", "causal", OVER, SINGLE),
+    ("Shaw", "both sides, scaled", PAIR, HALF),
+    ("Shaw", "key_mask", FEW, HALF),
+    ("Shaw, wide", "both sides", (1, 2, 2, 70, 140, 16, 16), SINGLE),
+    ("Shaw + Alibi + Sink", "window, both sides", ODD, HALF),
+    ("Shaw, keys", "causal", FEW, SINGLE),
+    ("Shaw, keys + Epar", "lengths", SHORT, HALF),
+    ("Shaw, keys + all", "causal, scaled", EARLIER, SINGLE),
+    ("QueryTable", "negative scale", FEW, HALF),
+    ("Rotary + QueryTable", "segment_ids", OVER, HALF),
+    ("own", "causal", (1, 2, 1, 70, 70, 16, 1), SINGLE),
+    ("own, one entry", "both sides", (1, 2, 1, 20, 20, 16, 1), SINGLE),
+]
+
+
+def check(mechanism, mask, shape, dtype, device="cpu"):
+    *tensors, grad_out = random_inputs(*shape, dtype=dtype, device=device)
+    position = perturb(MECHANISMS[mechanism](shape[1], *shape[5:])).to(device)
+    options = {n: move(x, device) for n, x in masks(mask, shape[0], *shape[3:5]).items()}
+    return check_against_reference(position, tensors, grad_out, options)
+
+
+def move(x, device):
+    if isinstance(x, tuple):
+        return tuple(move(part, device) for part in x)
+    return x.to(device) if isinstance(x, torch.Tensor) else x
+
+
+@interpreted
+@pytest.mark.parametrize(
+    "mechanism, mask, shape, dtype", CASES, ids=lambda x: "x".join(map(str, x)) if isinstance(x, tuple) else str(x)
+)
+def test_forward_and_gradients(mechanism, mask, shape, dtype):
+    torch.manual_seed(0)
+    check(mechanism, mask, shape, dtype)
+
+
+@interpreted
+@pytest.mark.usefixtures("deterministic")
+def test_deterministic_gradients_of_a_table_beside_content():
+    check("Shaw, keys + all", "causal", ODD, SINGLE)
+
+
+@interpreted
+def test_pointer_loads(monkeypatch):
+    monkeypatch.setattr(packing, "has_tma", lambda device: False)
+    check("Shaw", "causal", ODD, HALF)
+
+
+@interpreted
+def test_cached_decoding_equals_one_pass():
+    q, k, v, _ = random_inputs(1, 2, 1, 50, 50, 16, 16)
+    for position in (perturb(Shaw(16, clip=5)), perturb(QueryTable(2, 16, rank=3, extent=30))):
+        options = {"position": position, "causal": True, "backend": "triton"}
+        with torch.no_grad():
+            whole, cache = attend(q, k, v, **options), KVCache()
+            pieces = zip(*(x.split([20, 1, 3, 26], 2) for x in (q, k, v)), strict=True)
+            parts = [attend(*piece, cache=cache, **options) for piece in pieces]
+        torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=1e-5, atol=1e-5)
+
+
+@interpreted
+def test_a_table_of_the_layer_input():
+    q, k, v, x = random_inputs(1, 2, 1, 20, 20, 16, 16)
+    position = perturb(QueryTable(2, 16, source="input", embed_dim=32, rank=3, extent=9))
+    x = x.transpose(1, 2).flatten(2).requires_grad_()
+    results = []
+    for backend in ("reference", "triton"):
+        out = attend(q, k, v, position=position, q_input=x, causal=True, backend=backend)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *position.parameters()])])
+    for exact, result in zip(*results, strict=True):
+        torch.testing.assert_close(result, exact, rtol=1e-4, atol=1e-5)
+
+
+@interpreted
+def test_auto_takes_the_kernels_where_content_is_a_table_and_only_there():
+    q = torch.zeros(1, 2, 6, 16)
+
+    def explained(position, **options):
+        return explain(q, q, q, position=position, causal=True, **options)
+
+    def refusal(position, **options):
+        said = explained(position, **options)
+        assert said.backend == "blockwise"
+        return dict(said.others)["triton"]
+
+    class Plain(Shaw):
+        def content_bias(self, rows):
+            return 2 * super().content_bias(rows)
+
+    shaw, keys = Shaw(16), Shaw(16, acts_on="keys")
+    for position in (shaw, Rotary() + QueryTable(2, 16) + Sink(2), select_heads(QueryTable(4, 16), 1, 3), Distant(16)):
+        assert explained(position).backend == "triton"
+    assert explained(keys, dropout=0.1).backend == "triton"
+    assert "Plain has no content_bias_table" in refusal(Plain(16))
+    assert "Cope has no content_bias_table" in refusal(Cope(16))
+    assert "2 parts" in refusal(keys + QueryTable(2, 16))
+    assert "dropout" in refusal(shaw, dropout=0.1)
+    assert "scale 0.0" in refusal(keys, scale=0.0)
+    assert "consecutive" in refusal(keys, q_positions=torch.arange(6) * 2, k_positions=torch.arange(6) * 2)
+
+
+@interpreted
+def test_a_wrong_table_is_refused_by_name():
+    class NoTable(Position):
+        def content_bias_table(self, q, unrotated_q, scale):
+            return q
+
+    class Short(Position):
+        def content_bias_table(self, q, unrotated_q, scale):
+            return DistanceTable(q[:, :1], 0, clipped=True)
+
+    q = torch.zeros(1, 2, 6, 16)
+    for position, words in ((NoTable(), "DistanceTable"), (Short(), r"\[1, 2, 6, 16\]")):
+        with pytest.raises(Exception, match=words):
+            attend(q, q, q, position=position, causal=True, backend="triton")
+
+
+# --- on a GPU -------------------------------------------------------------------------------------------------------
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+GPU_CASES = [
+    (mechanism, mask, queries, dtype)
+    for mechanism in MECHANISMS
+    if "own" not in mechanism
+    for mask, queries, dtype in (
+        ("causal", 333, torch.bfloat16), ("window, both sides", 333, HALF), ("lengths", 333, torch.bfloat16),
+        ("segment_ids", 150, torch.bfloat16), ("causal, scaled", 333, SINGLE), ("key_mask", 3, torch.bfloat16),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("mechanism, mask, queries, dtype", GPU_CASES)
+def test_on_a_gpu(mechanism, mask, queries, dtype):
+    # head dimensions by turns, and grouped heads with the smaller one: each means kernels of its own to compile
+    index = GPU_CASES.index((mechanism, mask, queries, dtype))
+    width = (64, 128)[(index + index // len(MECHANISMS)) % 2]
+    check(mechanism, mask, (2, 4, 2 if width == 64 else 4, queries, 333, width, width), dtype, "cuda")
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("pointers", [False, True], ids=["TMA", "pointers"])
+def test_long_texts_on_a_gpu(pointers, monkeypatch):
+    if pointers:
+        monkeypatch.setattr(packing, "has_tma", lambda device: False)
+    for width in (64, 128):
+        for mechanism in ("Shaw", "QueryTable"):
+            check(mechanism, "causal", (1, 2, 2, 5000, 5000, width, width), torch.bfloat16, "cuda")
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_gradients_repeat_on_a_gpu():
+    """Entries are stored by one program, in a fixed order."""
+    *tensors, grad_out = random_inputs(2, 8, 2, 1000, 1000, 64, 64, dtype=torch.bfloat16, device="cuda")
+    for position in (Shaw(64).cuda(), QueryTable(8, 64, extent=300).cuda()):
+        first, again = (run(position, tensors, grad_out, {"causal": True}, backend="triton") for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
