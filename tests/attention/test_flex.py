@@ -12,7 +12,20 @@ from backend_requests import D, H, chosen_name, reason_against, request
 from torch.nn.attention import flex_attention as torch_flex
 
 import whence
-from whence import Alibi, Cope, Epar, Fire, Rotary, Sink, T5Bias, WhenceError, attend, explain, from_score_mod
+from whence import (
+    Alibi,
+    Cope,
+    Epar,
+    Fire,
+    ForgetGate,
+    Rotary,
+    Sink,
+    T5Bias,
+    WhenceError,
+    attend,
+    explain,
+    from_score_mod,
+)
 from whence.attention.arguments import Arguments
 from whence.attention.block_visibility import find_visible_blocks
 from whence.attention.call import describe, prepare
@@ -63,6 +76,10 @@ CASES = {
         {"causal": True, "key_mask": torch.tensor([[40], [0]]) <= ROW},
     ),
     "functions of both positions": (lambda: from_score_mod(capped), {"causal": True, "mask_fn": dilated}),
+    "a clock": (
+        lambda: ForgetGate(H * D, H) + Alibi(H) + Sink(H),
+        {"causal": True, "key_mask": torch.tensor([[40], [0]]) <= ROW, "segment_ids": ROW // 90, "temperature": 1.3},
+    ),
     "a float mask": (lambda: Alibi(H), {"causal": True, "attn_mask": additive_mask()}),
     "a boolean mask": (lambda: None, {"attn_mask": additive_mask()[:1, :1] > 0}),
 }
@@ -78,8 +95,14 @@ def tensors(dtype=torch.float64, width=D):
     return [x.to(dtype).requires_grad_() for x in (q, k, v)], grad
 
 
+def clock_of(position, q):
+    """The steps of a clock; the queries stand for the layer input."""
+    has_clock = position is not None and "clock" in position.effects
+    return position.clock(q.detach().transpose(1, 2).flatten(2)[..., : H * D]) if has_clock else None
+
+
 def results(position, leaves, grad, options, backend):
-    out = attend(*leaves, position=position, backend=backend, **options)
+    out = attend(*leaves, position=position, clock=clock_of(position, leaves[0]), backend=backend, **options)
     return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(out))]
 
 
@@ -138,12 +161,19 @@ def test_what_it_refuses():
         (learnable, "atomic addition"),
         (Cope(D), "Cope depends on the content"),
         (ByQuery(), "length='query'"),
+        (ForgetGate(H * D, H), "atomic addition"),
         (Alibi(H), "on a CPU FlexAttention computes no gradient"),
     ):
         with pytest.raises(WhenceError, match=reason) as error:
-            attend(q, k, v, position=position, causal=True, backend="flex")
+            attend(q, k, v, position=position, clock=clock_of(position, q), causal=True, backend="flex")
         assert "backend='blockwise'" in str(error.value) or "backend='sdpa'" in str(error.value)
     with torch.no_grad():  # nothing learns here
+        position, steps = ForgetGate(H * D, H), torch.full((B, H, T), -0.3)
+        steps[..., 0] = -1e6
+        outs = [
+            attend(q, k, v, position=position, clock=steps, backend=name, causal=True) for name in ("flex", "reference")
+        ]
+        torch.testing.assert_close(*outs)  # sums in float32 would be wrong by 0.06
         assert explain(q, k, v, position=learnable, causal=True, backend="flex").backend == "flex"
         far = {"q_positions": torch.arange(T) * 10_000, "causal": True, "position": Alibi(H)}
         with pytest.raises(WhenceError, match="span 2780001 distances"):
@@ -201,7 +231,8 @@ def test_blocks_without_a_visible_pair_are_found_and_no_others_lost(case):
 @pytest.mark.gpu
 @needs_gpu
 @pytest.mark.parametrize(
-    "case", ["scale, sink and temperature", "positions with gaps", "functions of both positions", "query lengths"]
+    "case",
+    ["scale, sink and temperature", "positions with gaps", "functions of both positions", "query lengths", "a clock"],
 )
 def test_compiled_kernels_match_the_reference(case):
     """Error of output and gradients at most twice that of the dense computation in the same precision, plus rounding."""

@@ -79,6 +79,7 @@ class Request:
     transforming: bool  # inside torch.func or forward-mode AD
     input_gradient: bool  # q, k, v, a clock or the layer input gets a gradient
     no_score_mod: str | None  # why the effects are not a function of one score; None when they are
+    clock_gradient: bool = False  # the steps of a clock get a gradient
 
     @property
     def half_precision(self) -> bool:
@@ -165,6 +166,7 @@ def describe(call: Call) -> Request:
         transforming=torch_modes.is_transforming(),
         input_gradient=records and any(x.requires_grad for x in (q, k, call.v, *others)),
         no_score_mod=None if call.pair_function is not None else why_no_score_mod(position, layout),
+        clock_gradient=records and call.clock is not None and call.clock.k.requires_grad,
     )
 
 

@@ -1,6 +1,6 @@
 """torch's FlexAttention, for calls whose mechanism gets no gradient: frozen mechanisms, inference, any mask, any score_mod.
 
-A mechanism becomes a ``score_mod``: tables over distances are read by it, and a function of ``from_score_mod``, or the
+A mechanism becomes a ``score_mod``: tables over distances and the running sums of a clock are read by it, and a function of ``from_score_mod``, or the
 ``pair_function`` of a mechanism with ``length="query"``, is called by it. Masks become a ``BlockMask`` without a matrix of all pairs. On a GPU FlexAttention is compiled, which takes seconds on
 the first call of each kind. On a CPU it runs in plain operations, which shows that the score_mod is right.
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from whence.attention.backends import Backend, register_backend
 from whence.attention.block_visibility import distance_indices, find_visible_blocks
 from whence.attention.call import Call, Request
+from whence.attention.clock import Clock
 from whence.attention.layout import Layout
 from whence.errors import usage_error
 from whence.position.base import Position
@@ -43,7 +44,7 @@ class Flex(Backend):
     """``torch.nn.attention.flex_attention``."""
 
     name = "flex"
-    effects = frozenset({"score_scale", "bias", "content_bias", "sink"})
+    effects = frozenset({"score_scale", "bias", "content_bias", "sink", "clock"})
     takes_masks = True
     takes_grouped_heads = True
     memory = "linear in length on a GPU, quadratic on a CPU"
@@ -57,7 +58,7 @@ class Flex(Backend):
         unsupported = super().supports(request) or request.no_score_mod
         if unsupported is not None:
             return unsupported
-        if request.learnable_scores:
+        if request.learnable_scores or request.clock_gradient:
             return "FlexAttention computes the gradient of a learnable tensor by an atomic addition for each pair of tokens"
         if request.exporting:
             return "FlexAttention does not export"
@@ -131,6 +132,8 @@ def build_score_mod(call: Call) -> Modify | None:
         steps.append(_apply_functions([part.fn for part in functions], layout, q.shape[0]))
     if call.position.effects & {"score_scale", "bias"}:
         steps.append(_apply_distances(call))
+    if call.clock is not None:
+        steps.append(_add_clock(call.clock, torch.promote_types(q.dtype, torch.float32)))
     mask = layout.additive_mask(torch.promote_types(q.dtype, torch.float32))
     if mask is not None:
         steps.append(_add_mask(mask.expand(q.shape[0], q.shape[1], q.shape[2], call.k.shape[2])))
@@ -247,6 +250,20 @@ def distance_bounds(layout: Layout) -> tuple[int, int]:
     if layout.window is not None:
         first, last = max(first, 1 - layout.window), min(last, layout.window - 1)
     return first, max(first, last)
+
+
+def _add_clock(clock: Clock, dtype: torch.dtype) -> Modify:
+    """``C_i - C_j``. Each sum is a number of the dtype and what that leaves out: near tokens differ by less than sums in float32
+    round. FlexAttention refuses a captured tensor that requires a gradient, even where none is computed."""
+    q, k = clock.q.detach(), clock.k.detach()
+    q_sum, k_sum = q.to(dtype), k.to(dtype)
+    q_rest, k_rest = (q - q_sum).to(dtype), (k - k_sum).to(dtype)
+
+    def add(score: Tensor, b: Tensor, h: Tensor, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+        difference = q_sum[b, h, q_idx] - k_sum[b, h, kv_idx]
+        return score + (difference + (q_rest[b, h, q_idx] - k_rest[b, h, kv_idx]))
+
+    return add
 
 
 def _add_mask(mask: Tensor) -> Modify:
