@@ -25,6 +25,8 @@ def main() -> None:
         whence.Epar(4, learnable=True, length="query"),
         whence.ForgetGate(8, 4),
         whence.ForgetGate(8, 4) + whence.T5Bias(4) + whence.Sink(4),
+        whence.Shaw(64),
+        whence.QueryTable(4, 64, extent=40) + whence.T5Bias(4),
     ]
     masks = [{}, {"window": 9}, {"lengths": torch.tensor([111, 60], device="cuda")}]
     for position in positions:
@@ -47,7 +49,8 @@ def main() -> None:
             )  # fmt: skip
     torch.use_deterministic_algorithms(True, warn_only=True)
     q, k, v = (torch.randn(2, h, 111, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2))
-    whence.attend(q, k, v, position=positions[4], causal=True, backend="triton").square().sum().backward()
+    for position in (positions[4], positions[-1]):
+        whence.attend(q, k, v, position=position, causal=True, backend="triton").square().sum().backward()
     torch.cuda.synchronize()
     print("every kernel ran")
 

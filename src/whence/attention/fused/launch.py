@@ -85,9 +85,8 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return out, lse, call.q.new_empty(0, dtype=torch.int32), slots
     max_distance = block_skipping.max_distances(call)
     tile = tile_configs.forward_config(
-        call.max_block_d, call.q.element_size(), call.table_stride > 0 or call.has_row_tables,
-        call.q_len, call.has_tma and not call.has_row_tables,
-    )  # fmt: skip
+        call.max_block_d, call.q.element_size(), call.table_stride > 0, call.q_len, call.has_tma, call.has_row_tables
+    )
     blocks = ceil_div(call.q_len, tile.block_m)
     forward_kernel[(blocks * call.batch * call.heads,)](
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
@@ -217,7 +216,7 @@ def backward_dq(
     of the gradients of each query's logits."""
     tile = tile_configs.dq_config(
         call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense),
-        call.has_tma and not call.has_row_tables, has_pieces=call.effects.num_knots > 0,
+        call.has_tma, has_pieces=call.effects.num_knots > 0, has_row_tables=call.has_row_tables,
     )  # fmt: skip
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)
@@ -262,7 +261,7 @@ def backward_dkdv(
     by_pair = call.function is not None
     tile = tile_configs.dkdv_config(
         call.max_block_d, call.q.element_size(), e.has_score_scale or by_pair, has_decay or by_pair,
-        has_slope or has_clock, call.segments is not None,
+        has_slope or has_clock, call.segments is not None, call.has_row_tables,
     )  # fmt: skip
     clock_sums = lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len)) if has_clock else None
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)

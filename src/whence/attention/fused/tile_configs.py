@@ -44,25 +44,32 @@ def max_head_dim(has_tma: bool, shared_memory: int, element_size: int) -> int:
     return half // 2 if element_size == 4 else half
 
 
-def forward_config(head_dim: int, element_size: int, has_table: bool, q_len: int, has_tma: bool = True) -> TileConfig:
-    """The tile for long sequences needs the shared memory of TMA's GPUs."""
+def forward_config(
+    head_dim: int, element_size: int, has_table: bool, q_len: int, has_tma: bool = True, has_row_tables: bool = False
+) -> TileConfig:
+    """The tile for long sequences needs the shared memory of TMA's GPUs. ``has_row_tables``: compiled, not measured."""
     if element_size == 4:
         return TileConfig(64, 32, 4, 2) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
         return TileConfig(64, 64, 8, 2)
+    if has_row_tables:
+        return TileConfig(64, 64, 4, 2)
     if head_dim > 64 and q_len > LONG_QUERIES and has_tma:
         return TileConfig(128, 128, 8, 3)
     return TileConfig(64, 64, 4, 2 if has_table and head_dim <= 64 else 3)
 
 
 def dkdv_config(
-    head_dim: int, element_size: int, has_score_scale: bool, has_decay: bool, has_slope: bool, has_segments: bool
-) -> TileConfig:
-    """Segments mask every block; the smallest tiles are not used for them."""
+    head_dim: int, element_size: int, has_score_scale: bool, has_decay: bool, has_slope: bool, has_segments: bool,
+    has_row_tables: bool = False,
+) -> TileConfig:  # fmt: skip
+    """Segments mask every block; the smallest tiles are not used for them. ``has_row_tables``: compiled, not measured."""
     if element_size == 4:
         return TileConfig(32, 64, 4, 1) if head_dim <= 64 else TileConfig(32, 64, 8, 1)
     if head_dim > 128:
         return TileConfig(32, 64, 8, 2)
+    if has_row_tables:
+        return TileConfig(32, 64, 4, 2)
     if head_dim > 64:
         return TileConfig(32, 64, 4, 3) if has_decay and not has_segments else TileConfig(64, 64, 4, 2)
     small = (has_score_scale or has_slope) and not has_segments
@@ -76,15 +83,19 @@ def dq_config(
     num_dense: int,
     has_tma: bool = True,
     has_pieces: bool = False,
+    has_row_tables: bool = False,
 ) -> TileConfig:
     """Without TMA, the largest tile would exceed the shared memory of compute capability 8.6 and 8.9.
 
     ``has_pieces``: a piecewise linear function, whose gradients need the most registers (compiled, not measured).
+    ``has_row_tables``: the same holds.
     """
     if element_size == 4:
         return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
         return TileConfig(64, 32, 8, 2)
+    if has_row_tables:
+        return TileConfig(64, 32, 4, 2)
     if has_pieces and num_derivatives:
         return TileConfig(64, 32, 4, 2) if head_dim > 64 else TileConfig(64, 64, 4, 2)
     if head_dim > 64:
