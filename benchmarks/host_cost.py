@@ -57,6 +57,11 @@ POSITIONS: dict[str, Callable[[], whence.Position]] = {
     "T5 buckets": lambda: whence.T5Bias(HEADS, std=1.0),
     "a function of your own": Bell,
 }
+#: rows with padding or segments, without a decode step: the position and the arguments of ``attend``
+MASKED: dict[str, tuple[str, dict[str, Tensor]]] = {
+    "EPAR, learnable, padding": ("EPAR, learnable", {"lengths": torch.tensor([TOKENS - 3])}),
+    "T5 buckets, segments": ("T5 buckets", {"segment_ids": torch.arange(TOKENS) // 6}),
+}
 
 
 class Variant:
@@ -93,11 +98,19 @@ class Variant:
 
 
 class WhenceVariant(Variant):
-    def __init__(self, make: Callable[[], whence.Position], device: str, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        make: Callable[[], whence.Position],
+        device: str,
+        dtype: torch.dtype,
+        masks: dict[str, Tensor] | None = None,
+    ) -> None:
         self.position = make().to(device)
+        self.masks: dict[str, Any] = {name: mask.to(device) for name, mask in (masks or {}).items()}
 
         def attend(q: Tensor, k: Tensor, v: Tensor, cache: Any) -> Tensor:
-            return whence.attend(q, k, v, position=self.position, causal=True, cache=cache, backend="triton")
+            masks = self.masks if cache is None else {}
+            return whence.attend(q, k, v, position=self.position, causal=True, cache=cache, backend="triton", **masks)
 
         super().__init__(attend, [p for p in self.position.parameters() if p.requires_grad], device, dtype)
 
@@ -112,7 +125,7 @@ class WhenceVariant(Variant):
         """Of the output, the gradients and a decode step against float64."""
         exact_position = copy.deepcopy(self.position).double()
         inputs = [x.detach().double().requires_grad_() for x in self.inputs]
-        out = whence.attend(*inputs, position=exact_position, causal=True, backend="reference")
+        out = whence.attend(*inputs, position=exact_position, causal=True, backend="reference", **self.masks)
         parameters = [p for p in exact_position.parameters() if p.requires_grad]
         exact = [out, *torch.autograd.grad(out, [*inputs, *parameters], self.grad_out.double())]
         self.fill_cache()
@@ -178,6 +191,7 @@ def stubbed_launches(counts: list[int]) -> Iterator[None]:
         return lambda *arguments, **options: count(self)
 
     with (
+        mock.patch("whence.attention.fused.planned_masks.is_regular", return_value=True),  # no kernel has written it
         mock.patch.object(DirectLaunch, "__call__", count),
         mock.patch.object(InterpretedFunction, "__getitem__", count_at),
         mock.patch("whence.attention.attend.require_finite_hooks"),  # not called on a GPU
@@ -265,18 +279,20 @@ def main() -> None:
             except Exception as error:  # the others are measured without it
                 row = {"left_out": f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"}
             show("FlexAttention, ALiBi fixed", row)
-    for name, make in POSITIONS.items():
-        variant = WhenceVariant(make, device, dtype)
+    for name in (*POSITIONS, *MASKED):
+        position, masks = MASKED.get(name, (name, {}))
+        variant = WhenceVariant(POSITIONS[position], device, dtype, masks)
+        calls = every[:2] if masks else every
         if args.stubbed:
             counts = [0]
             with stubbed_launches(counts):
-                show(name, measure(variant, every, args.groups, counts))
+                show(name, measure(variant, calls, args.groups, counts))
             continue
         errors = variant.relative_errors()
         if max(errors) > MAX_ERROR:
             show(name, {"errors": errors, "left_out": "wrong: the comparison with float64 failed"})
             continue
-        show(name, {"errors": errors, **measure(variant, every, args.groups, None)})
+        show(name, {"errors": errors, **measure(variant, calls, args.groups, None)})
     if not args.stubbed:
         environment = records.describe_environment(("torch", "triton"), accelerator=torch.cuda.get_device_name())
         shape = {

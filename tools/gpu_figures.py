@@ -144,12 +144,12 @@ def describe_host_cost(record: dict[str, Any]) -> str:
     own = {name: variant for name, variant in record["variants"].items() if "errors" in variant}
     missed = [
         f"{name} ({call})" for call, target in targets.items() for name, variant in own.items()
-        if statistics.median(variant[call]["microseconds"]) > target
+        if call in variant and statistics.median(variant[call]["microseconds"]) > target
     ]  # fmt: skip
     limits = ", ".join(f"{target:.0f} us ({call})" for call, target in targets.items())
     most, dtype = record["max_launches"], record["shape"]["dtype"].removeprefix("torch.")
     spread = own["EPAR, learnable"]["both"]["microseconds"]
-    above = [name for name, v in own.items() if any(v[call]["launches"] > most for call in targets)]
+    above = [name for name, v in own.items() if any(v[call]["launches"] > most for call in targets if call in v)]
     return (
         f"Host time is the median time until a call returns, in {dtype}, while the GPU works on. Targets: {limits} and "
         f"{most} launches. Missed, with a star: {', '.join(missed) or 'none'}. More launches: {', '.join(above) or 'none'}. "

@@ -162,7 +162,10 @@ def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
     use_plans = eager.ENABLED and not torch.compiler.is_compiling()
     eager_call = eager.describe_call(arguments) if use_plans else None
     if eager_call is not None and (plan := eager_call.find_plan()) is not None:
-        return eager_call.run(plan), None
+        planned = eager_call.run(plan)
+        if planned is not None:
+            return planned, None
+        eager_call = None
     require_backend_name("attend", arguments.backend)
     cache = arguments.cache
     state = cache.state() if isinstance(cache, KVCache) else None
@@ -170,7 +173,9 @@ def compute(arguments: Arguments) -> tuple[Tensor, Tensor | None]:
         call = prepare(arguments)
         backend, _ = choose(describe(call), arguments.backend)
         if eager_call is not None and backend.name == "triton" and (plan := eager_call.keep_plan()) is not None:
-            return eager_call.run_prepared(plan), None
+            planned = eager_call.run_prepared(plan)
+            if planned is not None:
+                return planned, None
         with without_autocast(call.q):  # backends compute in at least float32
             out, weights = require_result(backend, backend.run(call), call)
         inputs = (arguments.q, arguments.k, call.v)

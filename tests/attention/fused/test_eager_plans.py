@@ -43,11 +43,12 @@ MECHANISMS = {
     "Epar + T5Bias": lambda h: Epar(None, context=40, learnable=True) + T5Bias(h, std=1.0),
 }
 # batch, heads, key heads, queries, keys, key width, value width
-FEW, ONE_BLOCK, BLOCKS, GROUPED = (
+FEW, ONE_BLOCK, BLOCKS, GROUPED, TWO_SEQUENCES = (
     (2, 2, 1, 5, 5, 16, 16),
     (1, 2, 2, 63, 63, 16, 32),
     (1, 1, 1, 70, 70, 16, 16),
     (2, 2, 1, 66, 66, 16, 16),
+    (2, 1, 1, 70, 70, 16, 16),
 )
 
 
@@ -81,6 +82,10 @@ CASES = [
     ("T5Bias, both sides", "window, both sides", ONE_BLOCK, torch.float32),
     ("Bell + Rotary", "both sides", FEW, torch.float32),
     ("Epar + T5Bias", "scaled", GROUPED, torch.float16),
+    ("Epar", "lengths", TWO_SEQUENCES, torch.float32),
+    ("Rotary + Epar", "key_mask", TWO_SEQUENCES, torch.float16),
+    ("T5Bias", "segment_ids, window", TWO_SEQUENCES, torch.float32),
+    ("Bell + Rotary", "lengths, both sides", FEW, torch.float32),
 ]
 
 
@@ -112,9 +117,9 @@ def test_launches_of_forward_backward_and_decode(plans):
     position = Epar(2, context=40, learnable=True)
     q, k, v, grad_out = (x.requires_grad_() for x in random_inputs(1, 2, 2, 16, 16, 16, 16))
     out = planned(position, q, k, v)
-    assert plans == ["table_kernel", "split_k_kernel", "combine_kernel"]
+    assert plans == ["table_kernel", "forward_kernel"]
     out.backward(grad_out)
-    assert plans[3:] == ["backward_dq_kernel", "backward_dkdv_kernel", "parameter_gradient_kernel"]
+    assert plans[2:] == ["backward_dq_kernel", "backward_dkdv_kernel", "parameter_gradient_kernel"]
 
 
 @pytest.mark.parametrize(
@@ -168,8 +173,32 @@ def test_other_arguments_are_validated(plans):
             planned(position, q, k, v, **options)
     with pytest.raises(Exception, match="float64"):
         planned(position, q, k.double(), v)
-    planned(position, q, k, v, lengths=torch.tensor([3]))  # a plan covers no padding
+    planned(position, q, k, v, q_positions=torch.arange(5))  # a plan covers no explicit positions
     assert len(plans) == count
+
+
+def test_values_of_padding_and_segments_are_read_in_each_call(plans):
+    position = Epar(2, context=40)
+    q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)
+    cases = {
+        "lengths": ([3], [[6], [-1]]),
+        "key_mask": ([[False, True, True, False, False]], [[[True, False, True, True, False]]]),
+        "segment_ids": ([0, 0, 1, 1, 1], [[0, 1, 1, 0, 0]]),
+    }
+    for name, (regular, irregular) in cases.items():
+        for _ in range(2):
+            planned(position, q, k, v, **{name: torch.tensor(regular)})
+        assert plans.count("table_kernel") == 2
+        plans.clear()
+        for values in irregular:
+            with pytest.raises(Exception, match=name if name != "key_mask" else "consecutive"):
+                planned(position, q, k, v, **{name: torch.tensor(values)})
+        assert set(plans) == {"token_ids_kernel"}
+        plans.clear()
+    falling = {"segment_ids": torch.tensor([1, 1, 0, 0, 0])}  # allowed, but not covered
+    exact = planned(position, q, k, v, backend="reference", **falling)
+    torch.testing.assert_close(planned(position, q, k, v, **falling), exact)
+    assert plans == ["token_ids_kernel"]
 
 
 def test_hooks_of_a_planned_call_are_validated(plans):

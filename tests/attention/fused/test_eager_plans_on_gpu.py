@@ -58,6 +58,27 @@ def test_planned_calls(name, mask):
 
 
 @pytest.mark.usefixtures("plans")
+@pytest.mark.parametrize(
+    "name, mask",
+    [("Rotary + Epar", "lengths"), ("T5Bias", "left padding"), ("Kerple", "segment_ids"), ("Alibi", "segment_ids")],
+)
+def test_planned_calls_with_padding_and_segments(name, mask, monkeypatch):
+    from whence.attention.fused import planned_masks
+
+    read = []
+    ids = planned_masks.PlannedMask.ids
+    monkeypatch.setattr(planned_masks.PlannedMask, "ids", lambda self, x: read.append(x) or ids(self, x))
+    position = perturb(MECHANISMS[name]()).cuda()
+    for length in (333, 9):
+        *tensors, grad_out = random_inputs(2, HEADS, 2, length, length, 64, 64, dtype=torch.bfloat16, device="cuda")
+        options = arguments(mask, 2, length, length)
+        for _ in range(2):
+            poison()
+            check_against_reference(position, tensors, grad_out, options)
+    assert len(read) == 4
+
+
+@pytest.mark.usefixtures("plans")
 @pytest.mark.parametrize("name", ["Epar, fixed", "Rotary + Epar", "Alibi", "T5Bias", "Kerple"])
 def test_cached_steps_equal_one_pass(name):
     position, cache = perturb(MECHANISMS[name]()).cuda(), KVCache(capacity=1500)

@@ -5,9 +5,10 @@ plan runs it and is kept in the position. Later calls of the same signature find
 kernels. The key holds every fact that validation and the choice of a backend read, except values of tensors, so a plan never skips
 a check that could fail.
 
-Plans cover mechanisms that scale or bias scores by distance, alone or beside rotary, without padding, segments, masks, explicit
-positions and dropout: a whole sequence, or the next tokens of a preallocated cache. EPAR, ALiBi, the power prior and T5's buckets
-have kernels for their tables. The hooks of any other mechanism, or of a sum, are evaluated in each call.
+Plans cover mechanisms that scale or bias scores by distance, alone or beside rotary, without masks over pairs, explicit positions
+and dropout: a whole sequence, short ones also with padding or segments, or the next tokens of a preallocated cache. EPAR, ALiBi,
+the power prior and T5's buckets have kernels for their tables. The hooks of any other mechanism, or of a sum, are evaluated in
+each call. The values of padding and segments are read in each call, too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ MAX_PLANS = 256  # of one position; with more, lengths vary so much that plans a
 #: pairs of query and key up to which a mechanism without a closed form has a plan. Above, the GPU is busier than the host, and
 #: its derivative tables or its slope save more
 MAX_PAIRS = 2**26
+MAX_MASKED_TOKENS = (
+    1024  # of a sequence with padding or segments; above, leaving out hidden blocks saves more than a plan
+)
 ON_SCORES = frozenset({"score_scale", "bias"})
 ATTRIBUTE = "_eager_plans"  # of a position; not part of its state
 
@@ -50,6 +54,7 @@ class EagerCall(NamedTuple):
     rotary: Rotary | None
     arguments: Arguments
     needs_gradient: bool
+    mask: tuple[str, Tensor] | None  # lengths, key_mask or segment_ids
 
     def find_plan(self) -> Plan | None:
         store: dict[Any, Plan] | None = self.arguments.position.__dict__.get(ATTRIBUTE)
@@ -69,8 +74,11 @@ class EagerCall(NamedTuple):
         plan = store[self.key] = Plan(self)
         return plan
 
-    def run(self, plan: Plan) -> Tensor:
-        """The output of a call that was not validated, because another one of its signature was."""
+    def run(self, plan: Plan) -> Tensor | None:
+        """The output of a call that was not validated, because another one of its signature was.
+
+        None if the plan does not cover the values of its padding or segments; such a call has no cache.
+        """
         a = self.arguments
         if not isinstance(a.cache, KVCache):
             return plan.run(self, a.k, a.v, 0)
@@ -82,7 +90,7 @@ class EagerCall(NamedTuple):
             a.cache.undo(state)  # a call that raises leaves no tokens behind
             raise
 
-    def run_prepared(self, plan: Plan) -> Tensor:
+    def run_prepared(self, plan: Plan) -> Tensor | None:
         """The output of a call whose tokens are in the cache already: the first of its signature."""
         a = self.arguments
         if not isinstance(a.cache, KVCache):
@@ -117,6 +125,14 @@ def describe_call(a: Arguments) -> EagerCall | None:
         if cache_key is None or not isinstance(a.cache, KVCache):
             return None
         kv_len += len(a.cache)
+    mask, mask_key = _find_mask(a), None
+    if mask is not None:
+        x = mask[1]
+        if type(x) is not Tensor or q.shape[2] != kv_len or kv_len > MAX_MASKED_TOKENS:
+            return None
+        if not torch_modes.can_read_values(x) or x.layout is not torch.strided or x.is_neg() or x.data_ptr() % 16:
+            return None
+        mask_key = (mask[0], x.shape, x.stride(), x.dtype, x.device)
     learns = torch.is_grad_enabled()
     form = buckets = None
     if len(parts) == 1:
@@ -145,11 +161,20 @@ def describe_call(a: Arguments) -> EagerCall | None:
         return None  # skipping blocks saves more than a plan
     key = (
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), dtype, k.dtype, v.dtype, device, k.device, v.device,
-        q.requires_grad, k.requires_grad, v.requires_grad, cache_key, learns, needs_gradient, a.causal, a.window, a.scale,
+        q.requires_grad, k.requires_grad, v.requires_grad, cache_key, mask_key, learns, needs_gradient, a.causal, a.window, a.scale,
         a.temperature, a.skip_blocks, a.backend, mechanism, rotary_key(rotary),
         None if half_precision else torch.backends.cuda.matmul.fp32_precision, tuple(backends.BACKENDS.values()),
     )  # fmt: skip
-    return EagerCall(key, form, buckets, rotary, a, needs_gradient)
+    return EagerCall(key, form, buckets, rotary, a, needs_gradient, mask)
+
+
+def _find_mask(a: Arguments) -> tuple[str, Tensor] | None:
+    """The name and the tensor of padding or segments; ``_takes_plain`` allows one of them."""
+    if a.lengths is not None:
+        return "lengths", a.lengths
+    if a.key_mask is not None:
+        return "key_mask", a.key_mask
+    return None if a.segment_ids is None else ("segment_ids", a.segment_ids)  # type: ignore[return-value]
 
 
 def _without_rotary(parts: tuple[Position, ...]) -> tuple[tuple[Position, ...], Rotary | None]:
@@ -203,13 +228,15 @@ def rotary_key(rotary: Rotary | None) -> tuple[Any, ...] | None:
 
 
 def _takes_plain(a: Arguments) -> bool:
-    """Whether nothing but the mechanism, causality, a window and scales acts on the scores, each of the exact type.
+    """Whether nothing but the mechanism, causality, a window, scales and one of padding and segments acts on the scores, each
+    of the exact type.
 
     1 == True == 1.0 for a key, but validation tells them apart.
     """
+    masks = (a.lengths is not None) + (a.key_mask is not None) + (a.segment_ids is not None)
     return (
-        a.clock is None and a.q_input is None and a.q_positions is None and a.k_positions is None and a.lengths is None and a.key_mask is None
-        and a.segment_ids is None and a.attn_mask is None and a.mask_fn is None and a.return_weights is False
+        a.clock is None and a.q_input is None and a.q_positions is None and a.k_positions is None and masks <= (a.cache is None)
+        and a.attn_mask is None and a.mask_fn is None and a.return_weights is False
         and a.check_finite is False and type(a.dropout) is float and a.dropout == 0.0
         and type(a.causal) is bool and type(a.skip_blocks) is bool and type(a.temperature) is float
         and (a.scale is None or type(a.scale) is float) and (a.window is None or type(a.window) is int)

@@ -32,6 +32,7 @@ from whence.attention.fused.packing import (
     next_power_of_two,
     padded_length,
 )
+from whence.attention.fused.planned_masks import PlannedMask, TokenIds
 from whence.attention.fused.planned_tables import (
     BucketTables,
     ClosedFormTables,
@@ -74,21 +75,24 @@ class Plan:
         self.tables = tables = make_tables(call, self.heads, scales, self.device)
         self.qk_grad_scale = math.log(2) if tables.has_score_scale else scale / a.temperature
         self.has_slope = tables.has_slope
+        self.mask = None if call.mask is None else PlannedMask(call.mask[0], self.batch, self.q_len, self.device)
         self.rotation = None if call.rotary is None else Rotation(call.rotary, self.head_dim, self.device)
         exact = not self.half_precision and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
         keys = k.shape[2] if a.cache is None else a.cache.capacity  # type: ignore[attr-defined]
-        few = self.batch * self.heads * self.q_len * keys <= FEW_PAIRS
+        few_pairs = self.batch * self.heads * self.q_len * keys <= FEW_PAIRS
         fits = self.max_block_d <= tile_configs.max_head_dim(
             False, packing.shared_memory(self.device), self.element_size
         )
-        self.has_tma = packing.has_tma(self.device) and not (few and fits)
+        self.has_tma = packing.has_tma(self.device) and not (few_pairs and fits)
         self.flags: dict[str, Any] = {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
             "HAS_SCORE_SCALE": tables.has_score_scale, "HAS_BIAS": tables.has_bias, "HAS_SLOPE": self.has_slope, "CLOCK": 0,
-            "CAUSAL": a.causal, "HAS_SEGMENTS": False, "HAS_DROPOUT": False,
+            "CAUSAL": a.causal, "HAS_SEGMENTS": call.mask is not None, "HAS_DROPOUT": False,
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
-        self.few_queries = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= 128
+        # a short sequence without a cache has few keys, too: the forward kernel needs one launch for them, not two
+        few = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= 128
+        self.few_queries = few and a.cache is not None
         self.max_splits = max_splits(self.device, self.batch, self.kv_heads)
         self.has_decay = call.form is not None and tables.has_score_scale and self.half_precision and self.causal
         sizes = (self.max_block_d, self.element_size)
@@ -98,7 +102,9 @@ class Plan:
         # by the number of dense gradients
         count = tables.num_derivatives
         self.dq_tiles = [tile_configs.dq_config(*sizes, count, dense, self.has_tma) for dense in range(3)]
-        self.dkdv_tile = tile_configs.dkdv_config(*sizes, tables.has_score_scale, self.has_decay, self.has_slope, False)
+        self.dkdv_tile = tile_configs.dkdv_config(
+            *sizes, tables.has_score_scale, self.has_decay, self.has_slope, self.mask is not None
+        )
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
 
@@ -111,26 +117,35 @@ class Plan:
     def _launch(self, kernel: Any, constants: dict[str, Any], options: dict[str, Any] | None = None) -> DirectLaunch:
         return DirectLaunch(kernel, constants, options or {}, self.device)
 
-    def run(self, call: EagerCall, k: Tensor, v: Tensor, offset: int) -> Tensor:
-        """The output. ``offset``: the position of the first query minus that of the first key."""
+    def run(self, call: EagerCall, k: Tensor, v: Tensor, offset: int) -> Tensor | None:
+        """The output; None if padding or segments are irregular.
+
+        ``offset``: the position of the first query minus that of the first key.
+        """
         if self.device.type == "cuda" and torch._C._cuda_getDevice() != self.device.index:
             with torch.cuda.device(self.device):
                 return self._run(call, k, v, offset)
         return self._run(call, k, v, offset)
 
-    def _run(self, call: EagerCall, k: Tensor, v: Tensor, offset: int) -> Tensor:
+    def _run(self, call: EagerCall, k: Tensor, v: Tensor, offset: int) -> Tensor | None:
+        ids = None
+        if self.mask is not None and call.mask is not None:
+            ids = self.mask.ids(call.mask[1])
+            if ids is None:
+                return None
         extent = self._extent(k.shape[2], offset) if self._whole is None else self._whole
         tensors = self.tables.tensors(call, extent)
         # a hook may depend on any tensor, so whether its output needs a gradient is known only now
         if call.needs_gradient or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
-            return PlannedAttention.apply(self, extent, call.arguments.q, k, v, *tensors)
-        return self.forward(call.arguments.q, k, v, tensors, extent, needs_gradient=False)[0]
+            return PlannedAttention.apply(self, extent, ids, call.arguments.q, k, v, *tensors)
+        return self.forward(call.arguments.q, k, v, tensors, extent, ids, needs_gradient=False)[0]
 
     # --- forward -------------------------------------------------------------------------------------------------------
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent, *, needs_gradient: bool
-    ) -> Saved:
+        self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, *,
+        needs_gradient: bool,
+    ) -> Saved:  # fmt: skip
         """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
         heads, device, float32 = self.heads, self.device, torch.float32
         kv_len, offset, first, _, stride, window = extent
@@ -140,8 +155,9 @@ class Plan:
         planes = 2 if self.tables.has_bias else 1
         lse = torch.empty((planes, self.batch, heads, self.lse_stride), dtype=float32, device=device)
         out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
+        q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
         if self.few_queries:
-            self._decode(q, k, v, out, lse, table, head_values, extent, needs_gradient)
+            self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, needs_gradient)
         else:
             tile = self.forward_tile
             if needs_gradient and self._needs_filled_lse(tile.block_m):
@@ -153,14 +169,14 @@ class Plan:
                 ceil_div(self.q_len, tile.block_m) * self.batch * heads,
                 self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
                 self._tiles(v, tile.block_n, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
-                lse, table, head_values, lse, lse, lse, lse, lse, lse, lse, lse, lse, self.batch, heads, self.q_len, self.lse_stride, kv_len,
-                offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, 0.0, 0,
+                lse, table, head_values, lse, lse, lse, q_ids, k_ids, ranges, lse, lse, lse, self.batch, heads, self.q_len,
+                self.lse_stride, kv_len, offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, 0.0, 0,
             )  # fmt: skip
         return out, q, k, lse, table, derivatives, head_values
 
     def _decode(
-        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, extent: Extent,
-        needs_gradient: bool,
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, q_ids: Tensor,
+        k_ids: Tensor, extent: Extent, needs_gradient: bool,
     ) -> None:  # fmt: skip
         kv_len, offset, first, _, stride, window = extent
         tile = self.decode_tile
@@ -171,7 +187,8 @@ class Plan:
         self._tiled(("split", window is not None), split_k_kernel, tile, lambda: {"HAS_WINDOW": window is not None})(
             self.batch * self.kv_heads * splits.count, q, self._tiles(k, tile.block_n, self.block_d),
             self._tiles(v, tile.block_n, self.block_dv), partial_out, partial_max, partial_sum, table, head_values, lse,
-            lse, lse, lse, lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale, *q.stride()[:3],
+            lse, q_ids, k_ids, lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale,
+            *q.stride()[:3],
             self.head_dim, splits.low, splits.high, splits.keys, splits.count, 0.0, 0,
         )  # fmt: skip
         block = max(2, next_power_of_two(splits.count))
@@ -198,7 +215,7 @@ class Plan:
 
     def backward(
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor,
-        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent,
+        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         """The gradients of q, k, v and of the tensors of the tables."""
         tables, heads, count = self.tables, self.heads, self.tables.num_derivatives
@@ -209,6 +226,7 @@ class Plan:
             grad_out = self._scale_rows(grad_out, lse)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         delta = torch.empty((self.batch, heads, self.lse_stride), dtype=torch.float32, device=self.device)
+        q_ids, k_ids, ranges = (delta, delta, delta) if ids is None else ids
         dense, learns = tables.dense(tensors), tables.learns
         tile = self.dq_tiles[sum(dense)]
         blocks = ceil_div(self.q_len, tile.block_m)
@@ -233,7 +251,7 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, table_sums, sums, head_values,
-            delta, delta, delta, delta, delta, delta, delta, delta, delta, delta, delta, *sizes, self.batch * heads * stride,
+            delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, self.batch * heads * stride,
             self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         tile = self.dkdv_tile
@@ -249,7 +267,7 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
             self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values, delta,
-            delta, delta, delta, delta, delta, delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         if self.rotation is not None:
             self.rotation.rotate_gradients(dq, dk)
@@ -304,10 +322,13 @@ class PlannedAttention(torch.autograd.Function):
     """A planned call inside autograd. A second derivative raises an error."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, extent: Extent, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor) -> Tensor:
-        out, q, k, lse, table, derivatives, head_values = plan.forward(q, k, v, tensors, extent, needs_gradient=True)
-        ctx.save_for_backward(q, k, v, out, lse, table, derivatives, head_values, *tensors)
-        ctx.plan, ctx.extent = plan, extent
+    def forward(
+        ctx: Any, plan: Plan, extent: Extent, ids: TokenIds | None, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor
+    ) -> Tensor:
+        out, *saved = plan.forward(q, k, v, tensors, extent, ids, needs_gradient=True)
+        rotated_q, rotated_k, *rest = saved
+        ctx.save_for_backward(rotated_q, rotated_k, v, out, *rest, *tensors)
+        ctx.plan, ctx.extent, ctx.ids = plan, extent, ids
         return out
 
     @staticmethod
@@ -320,11 +341,10 @@ class PlannedAttention(torch.autograd.Function):
 def _backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
     q, k, v, out, lse, table, derivatives, head_values, *tensors = ctx.saved_tensors
     plan: Plan = ctx.plan
-    return (
-        None,
-        None,
-        *plan.backward(grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.extent),
+    gradients = plan.backward(
+        grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.extent, ctx.ids
     )
+    return (None, None, None, *gradients)
 
 
 _backward_once = once_differentiable(_backward)

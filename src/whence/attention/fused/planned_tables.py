@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whence import torch_modes
+from whence import hook_outputs, torch_modes
 from whence.attention.fused.closed_forms import SLOPE, ClosedForm
 from whence.attention.fused.direct_launch import DirectLaunch
-from whence.attention.fused.packing import ceil_div
+from whence.attention.fused.packing import ceil_div, next_power_of_two
 from whence.attention.fused.table_kernels import (
     BUCKET_BLOCK,
     SUM_ROWS,
@@ -28,13 +28,16 @@ from whence.attention.fused.table_kernels import (
     table_kernel,
 )
 from whence.errors import usage_error
-from whence.position.evaluate import evaluate_table
+from whence.position.base import Position
+from whence.position.evaluate import fixed_length
+from whence.position.sum import combine_outputs
 from whence.position.t5 import T5Bias
 
 if TYPE_CHECKING:
     from whence.attention.fused.eager import EagerCall
 
 NO_DENSE = (False, False)
+NO_DISTANCES = (torch.empty(0), 0, 0)  # distances, the first one, and their version when they were made
 LARGEST = 0.999 * torch.finfo(torch.float32).max  # as in packing.limit_finite
 
 
@@ -192,22 +195,52 @@ class FunctionTables(PlannedTables):
         has = {"HAS_SCORE_SCALE": self.has_score_scale, "HAS_BIAS": self.has_bias}
         self._pack = self._launch(pack_kernel, {**has, "BLOCK": TABLE_BLOCK})
         self._gradients: dict[Any, DirectLaunch] = {}
+        self._kept = NO_DISTANCES
 
     def tensors(self, call: EagerCall, extent: Extent) -> tuple[Tensor, ...]:
         a = call.arguments
         assert a.position is not None
         with torch_modes.without_autocast(a.q):
-            first = extent.first_distance
-            distance = torch.arange(first, first + extent.entries, device=self.device, dtype=torch.float32)
-            tables = [evaluate_table(a.position, hook, distance, self.heads, extent.kv_len) for hook in self.hooks]
-        for hook, table in zip(self.hooks, tables, strict=True):
-            assert table is not None
-            if table.device != self.device:
-                raise usage_error(
-                    f"{type(a.position).__name__}.{hook}", f"an output on {table.device}", f"q is on {self.device}",
-                    "compute on distance.device",
-                )  # fmt: skip
-        return tuple(x if x.data_ptr() % 16 == 0 else x.clone() for x in tables if x is not None)
+            distance = self._distances(extent.first_distance, extent.entries)
+            tables = [self._evaluate(a.position.parts, hook, distance, extent.kv_len) for hook in self.hooks]
+        base, _, version = self._kept
+        if base._version != version:  # a hook has changed its argument in place
+            self._kept = NO_DISTANCES
+        return tuple(tables)
+
+    def _distances(self, first: int, entries: int) -> Tensor:
+        """The distances from the first on, kept for later calls, which may need more of them."""
+        base, start, _ = self._kept
+        if start != first or base.shape[0] < entries:
+            with torch.inference_mode(False):
+                count = next_power_of_two(entries)
+                base = torch.arange(first, first + count, device=self.device, dtype=torch.float32)
+            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                return base[:entries]  # computed when the graph is replayed, so not for other calls
+            self._kept = base, first, base._version
+        return base if base.shape[0] == entries else base[:entries]
+
+    def _evaluate(self, parts: tuple[Position, ...], hook: str, distance: Tensor, kv_len: int) -> Tensor:
+        """One hook of all parts, ``[heads, n]`` or ``[n]``: ``evaluate_table`` with fewer views, which autograd would record."""
+        total: Tensor | None = None
+        for part in parts:
+            if hook in part.effects:
+                name = type(part).__name__
+                out = hook_outputs.call_on_tensors(
+                    f"{name}.{hook}", getattr(part, hook), distance, fixed_length(part, kv_len)
+                )
+                if type(out) is not Tensor or out.shape != distance.shape:
+                    out = hook_outputs.require_per_head(name, hook, out, self.heads, distance.shape[0])
+                if out.dtype is not torch.float32:
+                    out = out.float()
+                total = out if total is None else combine_outputs(hook, total, out)
+        assert total is not None
+        if total.device != self.device:
+            raise usage_error(
+                f"{type(parts[0]).__name__}.{hook}", f"an output on {total.device}", f"q is on {self.device}",
+                "compute on distance.device",
+            )  # fmt: skip
+        return total if total.data_ptr() % 16 == 0 else total.clone()
 
     def dense(self, tensors: tuple[Tensor, ...]) -> tuple[bool, bool]:
         return self.has_score_scale and tensors[0].requires_grad, self.has_bias and tensors[-1].requires_grad
@@ -229,7 +262,7 @@ class FunctionTables(PlannedTables):
             return (None,) * len(tensors)
         wanted = [x for x in tensors if x.requires_grad]
         gradients = [self._empty(*x.shape) for x in wanted]
-        shared = (tensors[0].shape[0] == 1, tensors[-1].shape[0] == 1)
+        shared = (tensors[0].ndim == 1 or tensors[0].shape[0] == 1, tensors[-1].ndim == 1 or tensors[-1].shape[0] == 1)
         launch = self._gradients.get((dense, shared))
         if launch is None:
             constants = {
@@ -247,5 +280,5 @@ class FunctionTables(PlannedTables):
 
 def _strides(table: Tensor) -> tuple[int, int]:
     """Steps to the next head, 0 for one row that all heads share, and to the next distance."""
-    head, step = table.stride()
-    return (0 if table.shape[0] == 1 else head), step
+    strides = table.stride()
+    return (0 if len(strides) == 1 or table.shape[0] == 1 else strides[0]), strides[-1]
