@@ -61,6 +61,9 @@ def add_rows(tile, rows, distance0, QUERIES: tl.constexpr, KEYS: tl.constexpr, B
         first, last = rows[2], rows[3]
         lowest = distance0 - (KEYS - 1)
         highest = distance0 + (QUERIES - 1)
+        if CLIPPED:  # before the branch, because Triton 3.6 cannot pipeline a loop with work in both branches
+            ends = tl.where(lowest > last, rows[6], tl.where(highest < first, rows[5], 0.0)) * rows[4]
+            tile += ends[None, :] if BY_KEY else ends[:, None]
         if (highest >= first) & (lowest <= last):
             distance = tile_distances(distance0, QUERIES, KEYS, BY_KEY)
             offsets = rows[1][None, :] if BY_KEY else rows[1][:, None]
@@ -69,10 +72,6 @@ def add_rows(tile, rows, distance0, QUERIES: tl.constexpr, KEYS: tl.constexpr, B
             if not CLIPPED:
                 terms = tl.where((distance >= first) & (distance <= last), terms, 0.0)
             tile += terms
-        else:
-            if CLIPPED:
-                ends = tl.where(lowest > last, rows[6], rows[5]) * rows[4]
-                tile += ends[None, :] if BY_KEY else ends[:, None]
         return tile
 
 
@@ -108,6 +107,10 @@ def store_pairs(
         first, last = rows[2], rows[3]
         lowest = distance0 - (KEYS - 1)
         highest = distance0 + (QUERIES - 1)
+        if CLIPPED:
+            sums = tl.sum(outer, 1)
+            low_sums += tl.where(highest < first, sums, 0.0)
+            high_sums += tl.where(lowest > last, sums, 0.0)
         if (highest >= first) & (lowest <= last):
             distance = tile_distances(distance0, QUERIES, KEYS, False)
             if CLIPPED:
@@ -119,11 +122,6 @@ def store_pairs(
             tl.store(
                 rows[0] + (rows[1][:, None] + (distance - first)), inner * rows[4], mask=inside & in_range[:, None]
             )
-        else:
-            if CLIPPED:
-                sums = tl.sum(outer, 1)
-                low_sums += tl.where(lowest > last, 0.0, sums)
-                high_sums += tl.where(lowest > last, sums, 0.0)
         return low_sums, high_sums
 
 
