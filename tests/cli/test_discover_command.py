@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,16 +119,28 @@ def test_the_profiles_of_a_pretrained_model(run_whence, tmp_path, monkeypatch):
     assert short.returncode == 2 and "tokens" in short.stderr and "longer text" in short.stderr
 
 
-def test_a_record_of_other_tables_is_refused(tmp_path):
+def test_stored_tables_are_named_again_with_another_number_of_kinds_and_without_weights(tmp_path, monkeypatch):
     import numpy as np
 
     from whence.discover import Curves
 
-    curves = {"bias": Curves(np.arange(10.0), np.random.default_rng(0).normal(size=(3, 1, 10)))}
+    distances = np.arange(12.0)
+    shapes = np.stack([-0.3 * distances, 3 * np.exp(-((distances - 5) ** 2))])
+    curves = Curves(distances, shapes + 0.02 * np.random.default_rng(0).normal(size=(3, 2, 12)))
+    facts = {"layers": 1, "heads": 2, "context": 12, "seeds": [0, 1, 2]}
+    study = SimpleNamespace(hash="abc", spec=dict)
+    monkeypatch.setattr(discovery, "load_curves", lambda study, folder: ({"bias": curves}, facts))
     path = tmp_path / "discovery.json"
-    path.write_text('{"tables": "other"}')
+    first = discovery.load_or_name(path, tmp_path, study, {}, search=None)
+    mechanism = discovery.write_mechanism_file(first, tmp_path / "discovered.py")
+    monkeypatch.setattr(discovery, "load_curves", None)
+    monkeypatch.setattr(discovery, "has_weights", lambda study, folder: False)
+    assert discovery.load_or_name(path, tmp_path, study, {}, search=None) == first
+    second = discovery.load_or_name(path, tmp_path, study, {}, max_kinds=1, search=None)
+    assert [len(one["hooks"]["bias"]["kinds"]) for one in (first, second)] == [2, 1]
+    assert second["tables"] == first["tables"] and not mechanism.exists()
     with pytest.raises(whence.errors.WhenceError, match=r"discovery\.json of other tables.*--out"):
-        discovery.load_or_name(path, curves, {"layers": 1}, None, {}, search=None)
+        discovery.load_or_name(path, tmp_path, SimpleNamespace(hash="other"), {}, search=None)
 
 
 def test_the_challenger_meets_the_named_formula_on_held_out_knots():

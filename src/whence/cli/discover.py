@@ -89,6 +89,9 @@ def discover(
     lengths: Annotated[
         str, typer.Option(help="Evaluation lengths of the comparison, as multiples of the trained length.")
     ] = "1x,2x,4x,8x,16x",
+    kinds: Annotated[
+        int, typer.Option(help="Largest number of kinds of heads, beside heads without an effect.", min=1)
+    ] = 6,
     challenger: Annotated[
         bool, typer.Option("--challenger/--no-challenger", help="Let gplearn challenge the named formulas.")
     ] = True,
@@ -163,10 +166,9 @@ def discover(
     folder = train(tables, out, jobs, deadline, f"2 of 4: training {len(tables.seeds)} free tables")
     if folder is None:
         return
-    curves, facts = discovery.load_curves(tables, folder)
     place = out / folder.name.replace("discover-tables-", "discovered-", 1)
     record = discovery.load_or_name(
-        place / discovery.RECORD, curves, facts, tables, chosen, search=search,
+        place / discovery.RECORD, folder, tables, chosen, max_kinds=kinds, search=search,
         on_phase=lambda text: print(f"3 of 4: {text}", file=sys.stderr, flush=True),
     )  # fmt: skip
     mechanism = discovery.write_mechanism_file(record, place / discovery.MECHANISM)

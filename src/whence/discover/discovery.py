@@ -19,7 +19,7 @@ from whence import records
 from whence.discover.challenger import Search, challenge
 from whence.discover.curves import Curves, read_tables
 from whence.discover.fitting import NO_EFFECT
-from whence.discover.kinds import Kind, discover
+from whence.discover.kinds import MAX_KINDS, Kind, discover
 from whence.discover.mechanism_file import format_mechanism
 from whence.errors import usage_error
 from whence.lab import checkpoints
@@ -30,6 +30,7 @@ from whence.lab.study_task import build_model, load_task
 
 RECORD, MECHANISM, PAGE = "discovery.json", "discovered.py", "report.html"
 CLASS_NAME = "Discovered"
+FACTS = ("layers", "heads", "context", "seeds")  # of a record, about the models
 FINE = 96  # points of a drawn formula
 
 
@@ -39,7 +40,7 @@ def load_curves(study: Study, folder: Path) -> tuple[dict[str, Curves], dict[str
     Seeds that diverged are left out.
     """
     task = load_task(study)
-    done = [one["seed"] for one in load_arm_records(study, study.arms[0], folder) if one["result"]["status"] == "done"]
+    done = _trained_seeds(study, folder)
     models = []
     for seed in done:
         run = Run(study, study.arms[0], seed)
@@ -63,6 +64,11 @@ def load_curves(study: Study, folder: Path) -> tuple[dict[str, Curves], dict[str
     return curves, {"layers": layers, "heads": heads, "context": task.context, "seeds": done}
 
 
+def _trained_seeds(study: Study, folder: Path) -> list[int]:
+    found = load_arm_records(study, study.arms[0], folder)
+    return [one["seed"] for one in found if one["result"]["status"] == "done"]
+
+
 def hash_curves(curves: Mapping[str, Curves]) -> str:
     """A hash of tables, which their record must have."""
     digest = hashlib.sha256()
@@ -78,6 +84,7 @@ def name_curves(
     layers: int,
     *,
     pairs: bool = True,
+    max_kinds: int = MAX_KINDS,
     search: Search | None = None,
     on_phase: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
@@ -87,13 +94,14 @@ def name_curves(
         curves: learned values by hook; the heads of all layers are in one row.
         layers: number of layers.
         pairs: also try sums and products of two shapes.
+        max_kinds: the largest number of kinds of a hook, beside heads without an effect.
         search: the size of the challenger's search; None for no challenger.
         on_phase: called with a text when a part of the work begins.
     """
     hooks, every = {}, []
     for hook, own in curves.items():
         on_phase(f"naming the {hook} of {own.heads} heads")
-        kinds = discover(own, pairs=pairs)
+        kinds = discover(own, pairs=pairs, max_kinds=max_kinds)
         every += kinds
         listed = []
         for number, kind in enumerate(kinds):
@@ -144,34 +152,69 @@ def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None
 
 def load_or_name(
     path: Path,
-    curves: Mapping[str, Curves],
-    facts: Mapping[str, Any],
+    folder: Path,
     study: Study,
     smoothness: Mapping[str, Any],
     *,
+    max_kinds: int = MAX_KINDS,
     search: Search | None,
     on_phase: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """The record of a discovery, after it was computed if it does not exist."""
-    tables = hash_curves(curves)
-    if records.exists(path):
-        record = records.read(path)
-        if record.get("tables") != tables:
+    """The record of a discovery, after it was computed if it does not exist.
+
+    Weights are needed for the first naming only. A record with another ``max_kinds`` is named again from the tables that it
+    holds, and its mechanism file is removed unless it was edited.
+
+    Args:
+        path: of the record.
+        folder: of the study of tables.
+        study: the study of tables.
+        smoothness: how the smoothness was chosen.
+        max_kinds: the largest number of kinds of a hook, beside heads without an effect.
+        search: the size of the challenger's search; None for no challenger.
+        on_phase: called with a text when a part of the work begins.
+    """
+    stored = records.read(path) if records.exists(path) else None
+    if stored is None or has_weights(study, folder):
+        curves, facts = load_curves(study, folder)
+        tables = hash_curves(curves)
+    else:
+        curves, facts = stored_curves(stored), {key: stored[key] for key in FACTS}
+        tables = stored["tables"]
+    if stored is not None:
+        if (stored["hash"], stored["tables"]) != (study.hash, tables):
             raise usage_error(
                 "whence discover",
                 f"{path} of other tables",
                 "a record belongs to the tables that it names",
                 "move the file away, or choose another --out",
             )
-        return record
-    named = name_curves(curves, facts["layers"], search=search, on_phase=on_phase)
+        if stored.get("max_kinds") == max_kinds:
+            return stored
+        mechanism = path.with_name(MECHANISM)
+        if mechanism.exists() and mechanism.read_text("utf-8") == stored["mechanism"]:
+            mechanism.unlink()
+    named = name_curves(curves, facts["layers"], max_kinds=max_kinds, search=search, on_phase=on_phase)
     record = {
-        "tables": tables, "hash": study.hash, "spec": study.spec(), "smoothness": dict(smoothness), **facts, **named,
+        "tables": tables, "hash": study.hash, "spec": study.spec(), "smoothness": dict(smoothness), "max_kinds": max_kinds,
+        **facts, **named,
         "command": records.rerun_command(), "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "environment": records.describe_environment(_packages(search)),
     }  # fmt: skip
     records.write(path, json.loads(json.dumps(record)))
     return records.read(path)
+
+
+def has_weights(study: Study, folder: Path) -> bool:
+    """Whether the weights of all trained tables are there. A folder that was copied or packed may be without."""
+    return all(weights_path(Run(study, study.arms[0], seed), folder).exists() for seed in _trained_seeds(study, folder))
+
+
+def stored_curves(record: Mapping[str, Any]) -> dict[str, Curves]:
+    """The tables of a discovery, from its record."""
+    return {
+        hook: Curves(np.array(own["distances"]), np.array(own["values"]), hook) for hook, own in record["hooks"].items()
+    }
 
 
 def _packages(search: Search | None) -> Sequence[str]:

@@ -1,8 +1,9 @@
 """Few kinds of heads, each with its formula.
 
 Heads whose own formula is ``no effect`` are one kind. The others are clustered by the correlation of their curves
-(average linkage). Of all cuts of the tree the one with the shortest description is chosen: a kind shares the parameters
-of its shapes, and each head has an amplitude of its own, so heads that differ only in strength are cheaper together.
+(average linkage). Of all cuts of the tree into at most ``max_kinds`` the one with the shortest description is chosen: a
+kind shares the parameters of its shapes, and each head has an amplitude of its own, so heads that differ only in strength
+are cheaper together. Accurate curves of many heads would otherwise get almost a formula each.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from whence.discover.curves import Curves
 from whence.discover.fitting import NO_EFFECT
 from whence.discover.naming import Naming, name_formula
+
+MAX_KINDS = 6
 
 
 @dataclass(frozen=True)
@@ -41,17 +44,18 @@ class Kind:
         return f"{self.label_heads(heads)}: {self.name}; {self.naming.fit.describe()}"
 
 
-def discover(curves: Curves, *, pairs: bool = True) -> list[Kind]:
+def discover(curves: Curves, *, pairs: bool = True, max_kinds: int = MAX_KINDS) -> list[Kind]:
     """The kinds of heads in learned curves, each with its formula; the largest kind first.
 
     Args:
         curves: learned values over distance.
         pairs: also try sums and products of two shapes.
+        max_kinds: the largest number of kinds, beside heads without an effect.
     """
     alone = {head: name_formula(curves, [head], pairs=pairs) for head in range(curves.heads)}
     without = tuple(head for head, naming in alone.items() if naming.name == NO_EFFECT)
     active = [head for head in alone if head not in without]
-    groups = _choose_groups(curves, active, alone, pairs)
+    groups = _choose_groups(curves, active, alone, pairs, max_kinds)
     kinds = [Kind(group, naming) for group, naming in groups.items()]
     if without:
         kinds.append(Kind(without, alone[without[0]] if len(without) == 1 else _name_null(curves, without)))
@@ -66,16 +70,15 @@ def _name_null(curves: Curves, heads: tuple[int, ...]) -> Naming:
 
 
 def _choose_groups(
-    curves: Curves, heads: list[int], alone: dict[int, Naming], pairs: bool
+    curves: Curves, heads: list[int], alone: dict[int, Naming], pairs: bool, max_kinds: int
 ) -> dict[tuple[int, ...], Naming]:
     namings: dict[tuple[int, ...], Naming] = {(head,): alone[head] for head in heads}
     if len(heads) < 2:
         return namings
     shapes = curves.mean[heads] - curves.mean[heads].mean(1, keepdims=True)
     tree = linkage(shapes / np.linalg.norm(shapes, axis=1, keepdims=True), "average")
-    best: list[tuple[int, ...]] = [(head,) for head in heads]
-    shortest = _total_bits(best, namings)
-    for kinds in range(len(heads) - 1, 0, -1):
+    cuts = []
+    for kinds in range(min(max_kinds, len(heads)), 0, -1):
         labels = fcluster(tree, kinds, "maxclust")
         groups = [
             tuple(h for h, own in zip(heads, labels, strict=True) if own == label) for label in sorted(set(labels))
@@ -83,9 +86,8 @@ def _choose_groups(
         for group in groups:
             if group not in namings:
                 namings[group] = name_formula(curves, group, pairs=pairs)
-        total = _total_bits(groups, namings)
-        if total < shortest:
-            best, shortest = groups, total
+        cuts.append(groups)
+    best = min(cuts, key=lambda groups: _total_bits(groups, namings))
     return {group: namings[group] for group in best}
 
 
