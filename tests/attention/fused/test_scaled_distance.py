@@ -83,3 +83,34 @@ def test_a_relu_network_is_piecewise_linear():
     upstream = torch.randn(2, 6, dtype=torch.float64)
     pair = [torch.autograd.grad(y, network, upstream, retain_graph=True)[0] for y in (actual, expected)]
     torch.testing.assert_close(*pair, rtol=1e-12, atol=1e-12)
+
+
+# --- on a GPU -------------------------------------------------------------------------------------------------------
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+GPU_CASES = [
+    ("Epar", "causal", 64, torch.bfloat16), ("Epar", "both sides", 128, torch.float16), ("Epar", "causal", 128, torch.float32),
+    ("Fire", "causal", 128, torch.bfloat16), ("Fire", "lengths", 64, torch.float16), ("Fire", "causal", 64, torch.float32),
+    ("Fire, 20 units", "causal", 64, torch.bfloat16), ("Fire, 20 units", "window", 128, torch.bfloat16),
+    ("Fire, 20 units", "segment_ids", 64, torch.bfloat16),
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("mechanism, mask, width, dtype", GPU_CASES)
+def test_on_a_gpu(mechanism, mask, width, dtype):
+    torch.manual_seed(0)
+    queries = 150 if mask == "segment_ids" else 333
+    *tensors, grad_out = random_inputs(
+        2, 4, 2 if width == 64 else 4, queries, 333, width, width, dtype=dtype, device="cuda"
+    )
+    options = {
+        name: tuple(part.cuda() for part in x)
+        if isinstance(x, tuple)
+        else x.cuda()
+        if isinstance(x, torch.Tensor)
+        else x
+        for name, x in masks(mask, 2, queries, 333).items()
+    }
+    check_against_reference(perturb(MECHANISMS[mechanism](4)).cuda(), tensors, grad_out, options)
