@@ -4,6 +4,7 @@
 """
 
 import doctest
+import inspect
 import re
 import sys
 
@@ -15,6 +16,7 @@ import mkdocs_hooks
 import papers_pages
 from website import curves, docstrings, links, mechanisms, reference
 from whence.position.catalogue import CATALOGUE, SHORT_NAMES
+from whence.position.rotary_scaling import Scaling
 
 ROOT = mkdocs_hooks.ROOT
 
@@ -69,7 +71,8 @@ def test_the_site_is_strict_and_loads_nothing_from_a_network():
 
 def test_every_mechanism_has_a_page_with_formula_picture_and_cost(gallery):
     pages, documented = gallery
-    kinds = {type(entry.make(4, 16)) for entry in CATALOGUE}
+    kinds = {type(getattr(position, "scaling", None) or position) for position in (e.make(4, 16) for e in CATALOGUE)}
+    assert {"Proportional", "Yarn"} <= {kind.__name__ for kind in kinds}
     assert set(pages) == {"mechanisms/index.md", *(f"mechanisms/{kind.__name__}.md" for kind in kinds)}
     assert set(documented) == {f"{kind.__module__}.{kind.__name__}" for kind in kinds}
     for path, text in pages.items():
@@ -79,7 +82,8 @@ def test_every_mechanism_has_a_page_with_formula_picture_and_cost(gallery):
                 f"{path}: its module's docstring needs a paragraph that begins with 'Use it'"
             )
             formula = text.partition("## Formula\n\n")[2]
-            docstring = sys.modules[next(k for k in kinds if path.endswith(f"/{k.__name__}.md")).__module__].__doc__
+            kind = next(k for k in kinds if path.endswith(f"/{k.__name__}.md"))
+            docstring = inspect.getdoc(kind if issubclass(kind, Scaling) else sys.modules[kind.__module__])
             assert formula.startswith("    ") == docstring.partition("\n")[2].lstrip("\n").startswith("    "), path
             assert formula and "## Cost\n\n" in text and "\n::: whence.position." in text, path
         for drawn in re.findall(r'<path d="(.*?)"', text):
@@ -93,9 +97,11 @@ def test_costs_are_counted(gallery):
     row = next(line for line in pages["mechanisms/T5Bias.md"].splitlines() if line.startswith("| T5Bias |"))
     assert "| 256 |" in row  # 32 buckets of 8 heads
     row = next(line for line in pages["mechanisms/Shaw.md"].splitlines() if line.startswith("| Shaw |"))
-    assert "for each pair of query and key" in row and "`triton`" not in row
+    assert "for each pair of query and key" in row and "`triton`" in row and "`flex`" not in row
+    row = next(line for line in pages["mechanisms/Cope.md"].splitlines() if line.startswith("| Cope |"))
+    assert row.count("`") == 4  # blockwise and reference alone
     row = next(line for line in pages["mechanisms/Fire.md"].splitlines() if line.startswith("| Fire |"))
-    assert "for each query and distance" in row and "`triton`" not in row
+    assert "for each query and distance" in row and "`flex` if frozen" in row and "`triton`" in row
     assert all(f"`{name}`" in "".join(pages.values()) for name in SHORT_NAMES)
 
 

@@ -25,18 +25,19 @@ def test_it_is_the_softmax_to_the_base_n_power_s():
         torch.testing.assert_close(weights[0, :, i, : i + 1], power / power.sum(-1, keepdim=True), rtol=1e-6, atol=1e-9)
 
 
-def test_the_largest_weight_of_a_needle_stays_beyond_any_length():
-    """One key with score z above zeros has weight 1 / (1 + (n - 1) n^(-s z)), which rises with n where s z > 1."""
-    position = ScalableSoftmax(1, s=1.0)
+def test_the_largest_weight_of_figure_1_stays_beyond_any_length():
+    """The paper's figure 1: scores of -2, the last +3, and s = 0.43. The last key has weight 1 / (1 + (n - 1) n^(-5 s)), which rises
+    with n because 5 s > 1, where that of a softmax, 1 / (1 + (n - 1) e^-5), vanishes."""
+    position = ScalableSoftmax(1, s=0.43)
     shares = []
     for n in (10, 100, 1000):
-        q, k = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, n, 1)
-        k[..., 3, :] = 1.5
+        q, k = torch.ones(1, 1, 1, 1), torch.full((1, 1, n, 1), -2.0)
+        k[..., -1, :] = 3.0
         here = {"q_positions": torch.tensor([n - 1]), "k_positions": torch.arange(n)}
         weights = attend(q, k, k, position=position, causal=True, scale=1.0, return_weights=True, **here)[1]
-        shares.append(float(weights[0, 0, 0, 3].detach()))
-        assert shares[-1] == pytest.approx(1 / (1 + (n - 1) * n**-1.5), rel=1e-4)
-    assert shares == sorted(shares)
+        shares.append(float(weights[0, 0, 0, -1].detach()))
+        assert shares[-1] == pytest.approx(1 / (1 + (n - 1) * n ** -(5 * 0.43)), rel=1e-4)
+    assert shares == sorted(shares) and shares == pytest.approx([0.940, 0.995, 0.9996], abs=5e-4)
 
 
 def test_slope_and_intercept_learn_for_each_head_beside_a_rotation():

@@ -1,5 +1,7 @@
 """Pages of the site about mechanisms: a gallery, and a page for each class with formula, picture, cost and when to use it.
 
+A scaling of rotary frequencies in the catalogue has a page of its own.
+
 Everything comes from the catalogue, the docstrings and the mechanisms themselves.
 """
 
@@ -9,16 +11,24 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import torch
 
 from api_tables import ACTS, markdown
 from website.curves import draw_curves
 from website.docstrings import to_markdown
+from whence.attention import without_embedding
+from whence.attention.arguments import Arguments
 from whence.attention.backends import BACKENDS
+from whence.attention.call import Request, prepare
+from whence.attention.call import describe as describe_call
+from whence.attention.fused import backend as fused
 from whence.position.base import Position
 from whence.position.catalogue import CATALOGUE, SHORT_NAMES, Entry
+from whence.position.evaluate import evaluate_clock
+from whence.position.rotary_scaling import Scaling
 
 HEADS, HEAD_DIM = 8, 64  # of the counted parameters
 PICTURE_HEADS, PICTURE_HEAD_DIM = 4, 16
@@ -40,7 +50,7 @@ EVALUATED = {
 class Mechanism:
     """A class of the catalogue with its entries."""
 
-    kind: type[Position]
+    kind: type[Position] | type[Scaling]
     entries: tuple[Entry, ...]
 
     @property
@@ -53,7 +63,9 @@ class Mechanism:
 
     @property
     def text(self) -> str:
-        """The docstring of its module: the formula with its source."""
+        """The formula with its source: the docstring of its module, or that of a scaling without its arguments."""
+        if issubclass(self.kind, Scaling):
+            return (inspect.getdoc(self.kind) or "").partition("\nArgs:")[0]
         return inspect.getdoc(sys.modules[self.kind.__module__]) or ""
 
     @property
@@ -65,9 +77,10 @@ class Mechanism:
 
 def list_mechanisms(catalogue: Iterable[Entry] = CATALOGUE) -> list[Mechanism]:
     """The classes of the catalogue, in its order."""
-    found: dict[type[Position], list[Entry]] = {}
+    found: dict[type[Position] | type[Scaling], list[Entry]] = {}
     for entry in catalogue:
-        found.setdefault(type(entry.make(PICTURE_HEADS, PICTURE_HEAD_DIM)), []).append(entry)
+        position = entry.make(PICTURE_HEADS, PICTURE_HEAD_DIM)
+        found.setdefault(type(getattr(position, "scaling", None) or position), []).append(entry)
     return [Mechanism(kind, tuple(entries)) for kind, entries in found.items()]
 
 
@@ -131,13 +144,31 @@ def describe_cost(position: Position) -> list[str]:
     if position.length == "query":
         evaluated = [text.replace("each distance", "each query and distance") for text in evaluated]
     parameters = sum(one.numel() for one in position.parameters() if one.requires_grad)
-    scores = position.effects - {"embed", "rotate"}
-    # the fused kernel reads a table over distance
-    tables = position.length != "query" or not scores
-    names = [name for name, one in BACKENDS.items() if scores <= one.effects and (tables or name != "triton")]
     cache = "refused" if position.length == "sequence" else "exact"
-    backends = ", ".join(f"`{name}`" for name in names)
-    return [acts, "; ".join(evaluated) or "never", f"{parameters:,}", backends, cache]
+    return [acts, "; ".join(evaluated) or "never", f"{parameters:,}", list_backends(position), cache]
+
+
+def list_backends(position: Position) -> str:
+    """The backends that run a causal call with the mechanism, on a device that they support."""
+    learning = _describe_call(position)
+    with torch.no_grad():
+        frozen = _describe_call(position)
+    names = []
+    with patch.object(fused, "why_unavailable", return_value=None):  # there may be no GPU here
+        for name, backend in BACKENDS.items():
+            if backend.supports(learning) is None:
+                names.append(f"`{name}`")
+            elif backend.supports(frozen) is None:
+                names.append(f"`{name}` if frozen")
+    return ", ".join(names)
+
+
+def _describe_call(position: Position) -> Request:
+    q, x = torch.zeros(1, HEADS, 4, HEAD_DIM), torch.zeros(1, 4, HEADS * HEAD_DIM)
+    inside = without_embedding(position)
+    clock, q_input = evaluate_clock(inside, x, HEADS), x if inside.reads_input else None
+    call = prepare(Arguments(q, q, q, position=inside, clock=clock, q_input=q_input, causal=True))
+    return replace(describe_call(call), input_gradient=False)  # FlexAttention computes it on a GPU alone
 
 
 def draw(entry: Entry) -> str:

@@ -6,6 +6,7 @@ For two axes, w is D/2 and the frequencies are base^(-4c/D). Scores depend on th
 layouts exist, and weights trained with one do not work with the other: ``"blocks"`` gives each axis a block of columns,
 [row, row, column, column], and pairs columns inside it (the vision part of Gemma 4 in transformers); ``"across"`` pairs columns c
 and c + D/2, [row, column, row, column] (Qwen2-VL). Pixtral, which gives even frequencies to rows and odd ones to columns, is neither.
+There is no single paper: the formula was checked against the code of these two models, which the tests compare.
 
 A ``grid`` of three sizes has frames, rows and columns. Positions are indices in reading order; see ``whence.position.grid``.
 

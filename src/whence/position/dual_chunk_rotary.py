@@ -8,7 +8,9 @@ to a position that depends on how many strides lie between them:
     otherwise               min(2 s - 1, c)            earlier chunks: distances of up to c
 
 Published sizes for a trained length L are c = 3 L / 4 and w = L / 8. Texts of up to c + 1 tokens keep all their distances. The
-formula is that of the authors' code (``HKUNLP/ChunkLlama``), without its temperature.
+formula is that of the authors' code (``HKUNLP/ChunkLlama``), without its temperature, on which sources differ: beyond L the authors multiply
+queries and keys by 0.05 ln(T / L) + 1 at a current length T, a port for serving keys alone by 0.1 ln(T / L) + 1. Cached keys would keep the
+factor of an earlier T. ``LogTemperature`` beside it changes queries alone.
 
 Use it on inputs many times longer than a rotary model was trained on: train with ``Rotary`` and evaluate with this. In a pretrained
 model it is the cure ``dual-chunk``.

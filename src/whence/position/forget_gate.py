@@ -13,7 +13,8 @@ output gate, shifted keys and values) are not positional and are left out.
 
 ``DataDependentAlibi`` is the same formula as the public package ``x-transformers`` has it: b starts at 5 (``log f = -0.0067``),
 and the logarithm may be multiplied by a constant. That code builds the bias from the tokens of the current call, so a
-decoding step of one token has none there; here the steps are cached. Its second gate for keys after the query is not here.
+decoding step of one token has none there; here the steps are cached. Its second gate for keys after the query, and its gates
+for each pair of query and token, are not here.
 
 Use it in decoders where the text itself says when earlier tokens no longer matter, instead of a rotation. It needs the
 layer input: ``whence.Attention`` and models pass it, and a call of ``attend`` passes ``clock=position.clock(x)``.

@@ -4,8 +4,9 @@
 
 m are the slopes of ALiBi, u and v learned unit vectors, omega a learned factor above 0 that starts at 1. ``gate`` keeps both
 terms or one of them; the authors train all three. Formula and values come from a reading of the authors' code
-(``model-architectures/GRAPE``, the query- and key-gated models). q and k are those before any rotation. The authors normalize
-them with RMSNorm first; that is a setting of the layer here. One pair of vectors per head is this module's choice: the
+(``model-architectures/GRAPE``, the query- and key-gated models); the test repeats the formula by hand. The authors' configurations
+start one number per head at the slopes instead of omega * m, which is the same at the start, and normalize u and v. q and k are
+those before any rotation. The authors normalize them with RMSNorm first; that is a setting of the layer here. One pair of vectors per head is this module's choice: the
 source at hand does not say whether heads share them.
 
 The authors write the bias as extra columns of q and k, which is exact on paper; positions as columns lose whole tokens in half

@@ -7,9 +7,11 @@ In rotary embedding two columns are one pair and the angle between q and k adds 
 magnitude of at least 0, so content cannot shift the distance that a column prefers; delta can.
 
 A cosine of a difference is a product of two vectors of 2D columns, ``[m cos, m sin]``: ``rotate`` doubles the width of q and k
-and every backend computes the score as usual. Scale and cache keep D columns. Formula and settings follow the paper's abstract
-and x-transformers (``PolarEmbedding``); the authors' own code was not at hand. x-transformers has one delta per query head; here
-it belongs to key heads, because a key is rotated once for all queries that share it. Normalizations of q and k come before the
+and every backend computes the score as usual. Scale and cache keep D columns. Formula and settings were checked
+against a reading of the paper (equations 3 to 6 of its third version) and x-transformers' code (``PolarEmbedding``), which the test
+compares; the authors' own code (``agopal42/pope``) was not at hand. The paper starts delta at 0, better for longer inputs, or uniform
+in [-2 pi, 0], slightly better at the trained length: ``phase``. x-transformers has one delta per query head; here it belongs to key
+heads, because a key is rotated once for all queries that share it. Normalizations of q and k come before the
 softplus.
 
 Use it instead of rotary where content and position should not mix: which tokens match and how far away they are is

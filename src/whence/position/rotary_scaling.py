@@ -65,10 +65,18 @@ class Linear(Scaling):
 
 @dataclass(frozen=True)
 class Proportional(Scaling):
-    """The first pairs rotate with the frequencies of a whole head, the other pairs do not rotate.
+    """Proportional rotary: the first pairs rotate with the frequencies of a whole head, the other pairs do not rotate.
+
+        frequency of pair c = base^(-2c/D) / factor        for c < int(share * D // 2), else 0
+
+    D is the head dimension and pairs are columns (c, c + D/2) with ``layout="half"``. The formula is that of Gemma 4's code in
+    transformers, its only source, which the test compares: full layers have a share of 0.25 and base 1e6, sliding ones rotate all
+    pairs with base 1e4. D = 8 and a share of 0.5 give 1, 0.1, 0, 0.
 
     ``Rotary(rotary_dim=...)`` rotates as many pairs, but spreads all frequencies over them, down to the lowest ones. Here the
     lowest frequencies are the ones left out.
+
+    Use it where columns that never complete a turn should carry content alone, or to load such a model.
 
     Args:
         partial_rotary_factor: share of the pairs that rotate, from 0 to 1, rounded down to whole pairs.
@@ -115,7 +123,15 @@ class DynamicNtk(Scaling):
 
 @dataclass(frozen=True)
 class Yarn(Scaling):
-    """High frequencies are unchanged, low frequencies are divided by ``factor``, with a linear ramp between.
+    """YaRN: high frequencies are unchanged, low frequencies are divided by ``factor``, with a linear ramp between.
+
+        frequency = (1 - r) * base^(-2c/D) + r * base^(-2c/D) / factor        r: from 0 to 1 between the two ends, by c
+        end = D * ln(original / (2 pi * beta)) / (2 ln base)                  for beta_fast and for beta_slow
+
+    cos and sin are multiplied by ``attention_factor``. Peng et al. 2023, arXiv 2309.00071; compared with transformers' code, which
+    rounds the ends to whole columns (``truncate``).
+
+    Use it to run or to fine-tune a rotary model on inputs several times longer than it was trained on.
 
     Args:
         factor: new length divided by the trained length.

@@ -4,8 +4,11 @@
 
 The largest weight of a softmax vanishes as the number n of keys grows; with a factor proportional to ln n it does not.
 s starts at 0.168, the reciprocal of the mean of ln n over n = 1..1024, so that the factor is 1 on average at that training
-length. Formula and number come from a summary of the paper, not from its text. The public package ``scalable-softmax`` starts
-at 0.43; it reports that the paper's b helps training and can harm longer lengths, so b is optional.
+length. The formula was checked against quotations of the paper, whose figure 1 (s = 0.43) the test repeats, and against axolotl's
+code, which has the same ``s * ln(n) + b`` with n the position + 1. The whole text was not at hand; 0.168 comes from a summary.
+
+Sources differ. axolotl and the package ``scalable-softmax`` start at the figure's 0.43, and axolotl does not learn s and takes n as
+at least 2. The package reports that the paper's b helps training and can harm longer lengths, so b is optional here.
 
 n is the query's position + 1: with a window, fewer keys are visible and the factor stays the same.
 

@@ -7,7 +7,7 @@ key at j are rotated as if their distance were
     i - j - S + W      otherwise
 
 The published S is 0.33 of the trained length (0.25 to 0.4), and W is 128 (up to 512). W = S is plain rotary. The formula is that of
-the authors' code (``HKUNLP/STRING``), without its temperature. That code counts the key at distance S twice while it reads a prompt,
+the authors' code (``HKUNLP/STRING``), without its temperature (cos and sin times 0.1 ln 2 + 1 at every distance). That code counts the key at distance S twice while it reads a prompt,
 and once while it decodes. Here it counts once.
 
 Use it where a rotary model neglects tokens far back within its trained length: train with ``Rotary`` and evaluate with this. In a
