@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+import bench_tables
 import gpu_figures as gpu
 import gpu_row_tables
 import length_figures
@@ -269,6 +270,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "statistics.md": {name: lambda rows=rows: markdown(*rows(simulation)) for name, rows in simulated.items()},
         "comparing.md": {"plain-files": plain_files},
         "mechanisms.md": {"mechanisms": mechanisms, "short-names": short_names},
+        "benchmarks.md": {"before-after": bench_tables.before_after},
         "mending.md": {"cures": cures},
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
@@ -361,6 +363,7 @@ def main() -> None:
     draw_conditions(ROOT / "docs" / "epar_when.png")
     draw_prior_study("prior-gpu", ROOT / "docs" / "prior.png")
     draw_prior_study("prior-gpu-134m", ROOT / "docs" / "prior_134m.png")
+    bench_tables.write_page(ROOT / "docs" / "benchmarks-recipe.html")
     length_figures.draw(ROOT / "docs")
     mend_figure.draw(FOLDER / "results", mend_figure.PICTURE)
     print("docs/ is up to date")

@@ -45,7 +45,11 @@ DATA = {
     "language_modelling": ("books", "wikitext2"),
     "speeches_printed": ("speeches", "nltk_data"),
     "prior": ("books",),
+    "next_location": ("mobility",),
 }
+#: options of study files
+OPTIONS = {"next_location": {"data": "foursquare"}}
+WITHOUT_SCALE = ("speeches_printed", "next_location")  # the source's own size
 #: distributions without compiled code that studies need and a machine may lack
 DISTRIBUTIONS = {
     "translation": ("sacrebleu", "portalocker", "tabulate", "colorama"),
@@ -101,10 +105,8 @@ def copy_distribution(name: str, folder: Path) -> None:
 def load_studies(name: str, only: list[str], trial: bool) -> list[Study]:
     """The studies of a name at the scale "gpu"; ``trial`` shrinks them to two arms, one seed and four steps."""
     path = find_study_file(name, STUDIES_FOLDER)
-    scale = None if name == "speeches_printed" else "gpu"  # the source's own size
-    found = [
-        one for one in load_study_file(path, scale, {}) if isinstance(one, Study) and one.name in (only or [one.name])
-    ]
+    loaded = load_study_file(path, None if name in WITHOUT_SCALE else "gpu", OPTIONS.get(name, {}))
+    found = [one for one in loaded if isinstance(one, Study) and one.name in (only or [one.name])]
     return [shrink_study(study) for study in found] if trial else found
 
 

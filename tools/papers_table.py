@@ -48,6 +48,9 @@ def study_commands() -> dict[str, str]:
             for one in make(scale) if scale else make():
                 suffix = f" --scale {scale}" if scale else ""
                 commands.setdefault(one.name, f"whence run {name}{suffix}")
+        for data in module.get("DATA", ()):
+            for one in make(data=data):
+                commands.setdefault(one.name, f"whence run {name} --data {data}")
     return commands
 
 

@@ -25,6 +25,8 @@ def test_names_are_studies():
     assert all((FOLDER / f"studies/{name}.py").is_file() for name in gpu_studies.DATA)
     names = [study.name for study in gpu_studies.load_studies("glue", [], False)]
     assert names == ["glue-gpu-sst2"] and gpu_studies.load_studies("glue", ["other"], False) == []
+    (checkins,) = gpu_studies.load_studies("next_location", [], False)
+    assert checkins.name == "next-location-forms-foursquare"
 
 
 def test_a_trial_is_small_and_named_so():

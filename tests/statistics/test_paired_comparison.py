@@ -25,8 +25,8 @@ def arms_at(*means, seeds=5):
     }
 
 
-def against(values, baseline="a", draws=1000, **terms):
-    return compare_paired(values, AnalysisPlan(baseline=baseline, **terms), draws=draws)
+def against(values, baseline="a", draws=1000, references=None, **terms):
+    return compare_paired(values, AnalysisPlan(baseline=baseline, **terms), draws=draws, references=references)
 
 
 def verdicts(comparison):
@@ -323,6 +323,11 @@ def test_the_result_is_json_and_repeats():
     first = against(values)
     assert first == against(values) and json.loads(json.dumps(first.to_json()))["look"] == 1
     assert first.text().splitlines()[0].startswith("b is better than a by ")
+    references = {}  # of the layout: other values share it, other seeds do not
+    missing = values | {"b": values["b"] | {0: None}}
+    for own in (arms_at(5, 0, 0, 0), values, missing):
+        assert against(own, references=references) == against(own)
+    assert len(references) == 2
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,7 @@ def test_all_arms_of_a_study_count_for_a_comparison(tmp_path):
     assert pairs.plan.family == "pairs" and len(pairs.contrasts) == 6
     assert contrast_figures(pairs, "b", "c")["direction"] == -contrast_figures(pairs, "c", "b")["direction"] == 1
     next(folder.glob("d-*-seed3.json")).unlink()  # an unfinished arm is left out unless the claim names it
+    folders = LedgerFolders(results=tmp_path)  # a judgement reads an arm once
     assert len(compare_study(folders, spec, folder, ["b", "c"], "accuracy", "test").contrasts) == 3
     with pytest.raises(MissingEvidence, match="1 of 5 seeds of speeches-alibi-none, d"):
         compare_study(folders, spec, folder, ["a", "d"], "accuracy", "test")

@@ -17,7 +17,7 @@ from whence.lab.plan_changes import describe_plan_change
 from whence.lab.scores import collect_baselines, collect_scores, judge_constant
 from whence.lab.sources import has_same_sources
 from whence.lab.study import Study
-from whence.lab.study_folder import find_record_problem, task_facts
+from whence.lab.study_folder import find_record_problem, read_run_record, task_facts
 from whence.lab.study_labels import describe_task, label_study
 from whence.records import RecordReader
 from whence.statistics import summary
@@ -98,11 +98,8 @@ def load_arm_records(study: Study, arm: Arm, folder: Path, reader: RecordReader 
     """The valid records of an arm, in the order of its seeds."""
     reader = reader or RecordReader()
     paths = [(run, folder / run.file_name) for run in study.runs() if run.arm == arm]
-    return [
-        reader.read(path)
-        for run, path in paths
-        if reader.exists(path) and find_record_problem(path, run, reader) is None
-    ]
+    read = [read_run_record(path, run, reader) for run, path in paths if reader.exists(path)]
+    return [record for record, problem in read if problem is None]
 
 
 def find_problems(study: Study, folder: Path) -> list[str]:

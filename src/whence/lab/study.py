@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -238,7 +239,7 @@ class Study:
             del spec["sources"]
         return json.loads(json.dumps(spec))
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Hash of all settings that differ from their defaults, so that a new setting does not rename old results."""
         spec = self.spec()

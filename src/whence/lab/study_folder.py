@@ -82,13 +82,20 @@ def write_baselines(study: Study, folder: Path, task: tasks.Task, origin: dict[s
 
 def find_record_problem(path: Path, run: Run, reader: records.RecordReader | None = None) -> str | None:
     """What is wrong with an existing record, as a sentence. The file is not changed."""
+    return read_run_record(path, run, reader)[1]
+
+
+def read_run_record(
+    path: Path, run: Run, reader: records.RecordReader | None = None
+) -> tuple[dict[str, Any], str | None]:
+    """An existing record, and what is wrong with it, as a sentence; None if it is the record of its run."""
     try:
         record = (reader or records.RecordReader()).read(path)
     except WhenceError as error:
-        return f"{path.name} is left alone: {error}"
+        return {}, f"{path.name} is left alone: {error}"
     own = record.get("hash") == run.study.hash and record.get("arm") == run.arm.name and record.get("seed") == run.seed
     if not own and record_key(record) != run_key(run):  # a reused record has the hash of another study
-        return f"{path.name} is left alone: it belongs to another study, arm or seed"
+        return record, f"{path.name} is left alone: it belongs to another study, arm or seed"
     if not isinstance(record.get("result"), dict) or "status" not in record["result"]:
-        return f"{path.name} is left alone: it has no result"
-    return None
+        return record, f"{path.name} is left alone: it has no result"
+    return record, None

@@ -18,7 +18,7 @@ class Look:
 
     def __init__(
         self, arms: list[str], seeds: list[Any], table: Any, pairs: list[tuple[int, int]], plan: AnalysisPlan,
-        level: float, draws: int, seed: int,
+        level: float, draws: int, seed: int, references: dict[Any, Reference],
     ) -> None:  # fmt: skip
         numpy = require_package("numpy", FEATURE, "lab")
         self.arms, self.seeds, self.pairs, self.plan, self.level = arms, seeds, pairs, plan, level
@@ -39,7 +39,11 @@ class Look:
                 int(i): (unit * float(estimates[order[i]]), unit * float(errors[order[i]]), float(freedom[order[i]]))
                 for i in numpy.nonzero(self.layout.testable)[0]
             }
-            self.reference = Reference(self.layout, reference_scenarios(plan.family), draws=draws, seed=seed)
+            mask = self.layout.mask
+            key = (mask.shape, mask.tobytes(), tuple(pairs), plan.family, draws, seed)
+            if key not in references:
+                references[key] = Reference(self.layout, reference_scenarios(plan.family), draws=draws, seed=seed)
+            self.reference = references[key]
 
     def judge(self, index: int, before: Contrast, *, needed: bool) -> Contrast:
         """The contrast after this look. Intervals of several looks are intersected (Jennison and Turnbull 1989).

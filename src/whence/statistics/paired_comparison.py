@@ -18,7 +18,7 @@ from whence.errors import require_package, usage_error
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.contrasts import Contrast, keep_claim, untested_contrast
 from whence.statistics.look import Look
-from whence.statistics.moderated_t import DRAWS, FEATURE
+from whence.statistics.moderated_t import DRAWS, FEATURE, Reference
 from whence.statistics.samples import PlainData, check_values
 from whence.statistics.verdict_texts import describe_contrast
 
@@ -53,8 +53,9 @@ class PairedComparison(PlainData):
 
 
 def compare_paired(
-    values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan, *, draws: int = DRAWS, seed: int = 0
-) -> PairedComparison:
+    values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan, *, draws: int = DRAWS, seed: int = 0,
+    references: dict[Any, Reference] | None = None,
+) -> PairedComparison:  # fmt: skip
     """Compare arms on common seeds as the plan says.
 
     Args:
@@ -63,6 +64,8 @@ def compare_paired(
         plan: family, alpha, margin and looks.
         draws: simulated data sets of each reference distribution.
         seed: seed of these simulations.
+        references: a dictionary for the reference distributions, which depend on arms and seeds and not on values. Many
+            comparisons that share one simulate each of them once; the results are the same.
 
     With looks, seeds join in ascending order, and seeds beyond the last look reached wait for the next one. A claim of an
     earlier look stands: an arm that was better stays better, also if later seeds put the difference inside the margin.
@@ -86,13 +89,14 @@ def compare_paired(
         pairs = list(combinations(range(len(arms)), 2))
     looks = [n for n in plan.looks if n <= len(seeds)] if plan.looks else [len(seeds)]
     levels = plan.look_levels()
+    references = {} if references is None else references
     judged: list[Contrast] = [
         untested_contrast(arms[a], arms[b], None, (), 0, "the first look comes later") for a, b in pairs
     ]
     for number, count in enumerate(looks):
         level, last = levels[number], number + 1 == len(looks)
         enough = max(draws, math.ceil(20 / level))
-        look = Look(arms, seeds[:count], table[:count], pairs, plan, level, enough, seed)
+        look = Look(arms, seeds[:count], table[:count], pairs, plan, level, enough, seed, references)
         judged = [
             keep_claim(before, look.judge(index, before, needed=last), number + 1, plan)
             for index, before in enumerate(judged)

@@ -262,6 +262,11 @@ class LedgerFolders:
     results: Path = FOLDER / "results"
     benchmarks: Path = Path("benchmarks/records")
     reader: RecordReader = field(default_factory=RecordReader, compare=False, repr=False)
+    #: shared by the claims of one judgement: reference distributions of comparisons, and summaries of arms by folder and name
+    references: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    arms: dict[tuple[Path, str], dict[str, Any]] = field(default_factory=dict, compare=False, repr=False)
+    #: finished runs of next-location studies, in the same way
+    runs: dict[tuple[Path, str], list[dict[str, Any]]] = field(default_factory=dict, compare=False, repr=False)
 
     def record_path(self, claim_id: str) -> Path:
         return self.claims / "records" / f"{claim_id}.json"

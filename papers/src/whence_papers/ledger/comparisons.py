@@ -34,13 +34,17 @@ Values = Mapping[str, Mapping[int, float | None]]
 
 
 def compare_seeds(
-    values: Values, metric: str, baseline: str | None = None, *, alpha: float = ALPHA, share: float = 1.0
-) -> PairedComparison:
-    """Compare arms on common seeds: every arm with the baseline, or every two arms if there is none."""
+    values: Values, metric: str, baseline: str | None = None, *, alpha: float = ALPHA, share: float = 1.0,
+    references: dict[Any, Any] | None = None,
+) -> PairedComparison:  # fmt: skip
+    """Compare arms on common seeds: every arm with the baseline, or every two arms if there is none.
+
+    Comparisons with the same ``references`` simulate a reference distribution once (``compare_paired``).
+    """
     _, higher, unit = METRICS[metric]
     family = "pairs" if baseline is None else "baseline"
     plan = AnalysisPlan(family, baseline, alpha=alpha, higher_is_better=higher, unit=unit, share=share)
-    return compare_paired(values, plan)
+    return compare_paired(values, plan, references=references)
 
 
 def compare_lists(sides: Mapping[str, Sequence[float]], metric: str, baseline: str) -> PairedComparison:

@@ -13,12 +13,14 @@ from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.comparisons import compare_seeds, contrast_figures
 from whence_papers.ledger.study_records import ONE_RUN, Reader, find_study, find_unbeaten_rule
 from whence_papers.pointer.next_location.figures import COUNTINGS, accuracy_over_users, metrics_on_test
+from whence_papers.pointer.next_location.remarks import COLUMNS, LEVEL, best_rule, gain_over_rule, mean_accuracy
 
 Records = list[dict[str, Any]]
+COUNTED = {"all": "Over all questions", "seen": "On answers that occur in training"}
 
 
 def load_runs(folders: LedgerFolders, study: str, *arms: str) -> tuple[dict[str, Records], Path]:
-    """Load the finished runs of each arm. All seeds must have ended."""
+    """Load the finished runs of each arm, once for a judgement. All seeds must have ended."""
     spec, folder = find_study(folders, study)
     by_name = {arm.name: arm for arm in spec.arms}
     runs = {}
@@ -26,10 +28,12 @@ def load_runs(folders: LedgerFolders, study: str, *arms: str) -> tuple[dict[str,
         if name not in by_name:
             rule = f"its arms are {', '.join(by_name)}"
             raise usage_error("claims", f"{name!r} in {study}", rule, "name one of them")
-        ended = lab.load_arm_records(spec, by_name[name], folder, folders.reader)
-        if len(ended) < len(spec.seeds):
-            raise MissingEvidence(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")
-        runs[name] = [record for record in ended if record["result"]["status"] == "done"]
+        if (folder, name) not in folders.runs:
+            ended = lab.load_arm_records(spec, by_name[name], folder, folders.reader)
+            if len(ended) < len(spec.seeds):
+                raise MissingEvidence(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")
+            folders.runs[folder, name] = [record for record in ended if record["result"]["status"] == "done"]
+        runs[name] = folders.runs[folder, name]
     return runs, folder
 
 
@@ -76,7 +80,7 @@ def next_places_differ(
     values = {
         name: {run["seed"]: seed_values([run], counting)[0] for run in runs} for name, runs in by_arm.items() if runs
     }
-    one = contrast_figures(compare_seeds(values, "accuracy"), arm, baseline, "accuracy")
+    one = contrast_figures(compare_seeds(values, "accuracy", references=folders.references), arm, baseline, "accuracy")
     means = ", ".join(f"{name} {summary(list(values[name].values())).mean:.2f}" for name in (baseline, arm))
     in_training = {name: summary(seed_values(by_arm[name], "seen")).mean for name in (baseline, arm)}
     beside = (
@@ -107,6 +111,40 @@ def pointer_gain(folders: LedgerFolders, study: str, arm: str, baseline: str) ->
         f"{100 * questions['unseen'] / sum(questions.values()):.1f} % of the questions."
     )
     return share | {"words": words}, folder.as_posix()
+
+
+def lost_without_day(folders: LedgerFolders, study: str, arm: str) -> tuple[dict[str, Any], str]:
+    """Acc@1 as reported (split test) minus that of a prediction without the day of the next visit (delivered), per seed."""
+    runs, folder = load_runs(folders, study, arm)
+    reported, delivered = ([mean_accuracy([run], split) for run in runs[arm]] for split in ("test", "delivered"))
+    lost = [a - b for a, b in zip(reported, delivered, strict=True) if a is not None and b is not None]
+    words = f"Means: reported {mean_accuracy(runs[arm], 'test'):.2f}, delivered {mean_accuracy(runs[arm], 'delivered'):.2f}."
+    return {"lost": lost, "words": words}, folder.as_posix()
+
+
+def gain_over_rules(
+    folders: LedgerFolders, study: str, arm: str, split: str = "delivered"
+) -> tuple[dict[str, Any], str]:
+    """Acc@1 of an arm minus that of the best simple rule, over all answers and over those that occur in training.
+
+    ``all_low`` and ``all_high``, ``seen_low`` and ``seen_high`` are 95 % intervals over users, in points.
+    """
+    runs, folder = load_runs(folders, study, arm)
+    rules = folders.reader.read(folder / "baselines.json")["baselines"]
+    figures: dict[str, Any] = {}
+    sentences = []
+    for counting in COLUMNS:
+        found = best_rule(rules, counting)
+        gain = found and gain_over_rule(runs[arm], rules[found[0]], split, counting, 1 - LEVEL)
+        if not found or not gain or gain.interval is None:
+            raise MissingEvidence(f"simple rules and users of {study}, {arm}, {split}")
+        low, high = 100 * gain.interval.low, 100 * gain.interval.high
+        figures |= {f"{counting}_gain": 100 * gain.mean, f"{counting}_low": low, f"{counting}_high": high}
+        sentences.append(
+            f"{COUNTED[counting]} {arm} has {mean_accuracy(runs[arm], split, counting):.2f} and {found[0]!r} {100 * found[1]:.2f}: "
+            f"{100 * gain.mean:+.2f} points ({low:+.2f} to {high:+.2f} over users)."
+        )
+    return figures | {"words": " ".join(sentences)}, folder.as_posix()
 
 
 def learned_bias(folders: LedgerFolders, study: str, arm: str, to: int) -> tuple[dict[str, Any], str]:
@@ -143,5 +181,6 @@ def _by_answer(run: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 READERS: dict[str, Reader] = {
-    function.__name__: function for function in (next_places, next_places_differ, pointer_gain, learned_bias)
+    function.__name__: function
+    for function in (next_places, next_places_differ, pointer_gain, learned_bias, lost_without_day, gain_over_rules)
 }

@@ -42,7 +42,9 @@ def find_study(folders: LedgerFolders, name: str) -> tuple[Study, Path]:
 
 
 def load_finished_arm(folders: LedgerFolders, study: Study, folder: Path, arm: str) -> dict[str, Any]:
-    """Summarize the records of an arm. All seeds must have ended."""
+    """Summarize the records of an arm, once for a judgement. All seeds must have ended."""
+    if (folder, arm) in folders.arms:
+        return folders.arms[folder, arm]
     matching = [one for one in study.arms if one.name == arm]
     if not matching:
         got = f"{arm!r} in {study.name}"
@@ -51,9 +53,10 @@ def load_finished_arm(folders: LedgerFolders, study: Study, folder: Path, arm: s
     curves, diverged = summary["curves"], {str(one["seed"]) for one in summary["diverged"]}
     if len(curves) < len(study.seeds):
         raise MissingEvidence(f"{len(study.seeds) - len(curves)} of {len(study.seeds)} seeds of {study.name}, {arm}")
-    return summary | {
+    folders.arms[folder, arm] = summary | {
         "curves": {seed: curve for seed, curve in curves.items() if seed not in diverged}
     }  # those end early
+    return folders.arms[folder, arm]
 
 
 def seed_values(arm: dict[str, Any], split: str, evaluation: int | None, factor: float) -> list[float]:
@@ -94,7 +97,9 @@ def compare_study(
         values[name] = {seed: own.get(seed) for seed in study.seeds}
     baseline = arms[0] if arms[0] == study.decision.baseline and study.decision.family == "baseline" else None
     share = study.contrasts / (comparisons or study.comparisons)
-    return compare_seeds(values, metric, baseline, alpha=study.decision.alpha, share=share)
+    return compare_seeds(
+        values, metric, baseline, alpha=study.decision.alpha, share=share, references=folders.references
+    )
 
 
 def find_unbeaten_rule(folders: LedgerFolders, study: Study, folder: Path, metric: str, split: str) -> dict[str, str]:

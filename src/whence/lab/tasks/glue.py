@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 
+from whence.errors import require_package
 from whence.lab.data import glue
 from whence.lab.data.corpora import content_hash
 from whence.lab.data.generated_texts import generate_paraphrases
@@ -123,6 +123,7 @@ def correlate(predicted: Tensor, given: Tensor) -> dict[str, float]:
     sides = (predicted.double().numpy(), given.double().numpy())
     if min(side.std() for side in sides) == 0:
         return dict.fromkeys(CORRELATIONS, 0.0)
+    stats = require_package("scipy.stats", "STS-B", "lab")  # a second to load, which other tasks need not wait for
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", stats.ConstantInputWarning)  # nearly constant predictions
         found = {"pearson": stats.pearsonr(*sides).statistic, "spearman": stats.spearmanr(*sides).statistic}

@@ -83,11 +83,10 @@ def describe_rules(runs: Runs, baselines: Mapping[str, Any]) -> list[str]:
     split = next(iter(finished.values()))[0]["spec"]["decision"]["split"]
     sentences = []
     for counting, where in (("all", "Over all questions"), ("seen", "On answers that occur in training")):
-        accuracy = {name: row["metrics"].get(counting, {}).get("acc@1") for name, row in rules.items()}
-        accuracy = {name: value for name, value in accuracy.items() if value is not None}
-        if not accuracy:
+        found = best_rule(rules, counting)
+        if found is None:
             continue
-        best = max(accuracy, key=lambda name: accuracy[name])
+        best, accuracy = found
         above: list[str] = []
         not_above: list[str] = []
         for arm, own in finished.items():
@@ -96,7 +95,7 @@ def describe_rules(runs: Runs, baselines: Mapping[str, Any]) -> list[str]:
                 (above if gain.interval is not None and gain.interval.low > 0 else not_above).append(
                     f"{arm} ({100 * gain.mean:+.1f})"
                 )
-        sentence = f"{where} the best simple rule is {best!r} with {100 * accuracy[best]:.2f} %."
+        sentence = f"{where} the best simple rule is {best!r} with {100 * accuracy:.2f} %."
         if above:
             sentence += f" Above it in points: {', '.join(above)}."
         if not_above:
@@ -105,6 +104,16 @@ def describe_rules(runs: Runs, baselines: Mapping[str, Any]) -> list[str]:
     if sentences:
         sentences[-1] += " What is above is decided by intervals over users, at 95 % for all arms together."
     return sentences
+
+
+def best_rule(rules: Mapping[str, Any], counting: str) -> tuple[str, float] | None:
+    """The simple rule with the highest Acc@1 in a counting, and that share; None if no rule has one."""
+    accuracy = {
+        name: row["metrics"][counting]["acc@1"]
+        for name, row in rules.items()
+        if "users" in row and "acc@1" in row["metrics"].get(counting, {})
+    }
+    return max(accuracy.items(), key=lambda one: one[1]) if accuracy else None
 
 
 def gain_over_rule(
