@@ -14,6 +14,7 @@ from whence.report.bench.sentences import ORDER, describe_rule
 from whence_papers import FOLDER
 
 RESULTS = FOLDER / "results" / "bench"
+PAGE = "benchmarks-recipe.html"  # in docs/, of the first pair
 
 
 def find_pairs(results: Path = RESULTS) -> list[tuple[Path, Path]]:
@@ -58,7 +59,7 @@ def before_after(results: Path = RESULTS) -> str:
             [f"**{cell}**" if cell in ("better", "worse") else cell for cell in row] for row in comparison_rows(found)
         ]
         parts.append(
-            f"{found['names'][1]} against {found['names'][0]}: {counts}. Settings and evidence of the cure are in the recipe.\n\n"
+            f"{found['names'][1]} against {found['names'][0]}: {counts}. [The page]({PAGE}) is the report that `--compare` writes.\n\n"
             f"```bash\n{found['command']}\n```\n\n{markdown(list(COMPARISON_HEAD), rows)}\n\n{describe_rule(found)}"
         )
     return "\n\n".join(parts) or "No comparison is committed yet."

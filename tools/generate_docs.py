@@ -363,7 +363,7 @@ def main() -> None:
     draw_conditions(ROOT / "docs" / "epar_when.png")
     draw_prior_study("prior-gpu", ROOT / "docs" / "prior.png")
     draw_prior_study("prior-gpu-134m", ROOT / "docs" / "prior_134m.png")
-    bench_tables.write_page(ROOT / "docs" / "benchmarks-recipe.html")
+    bench_tables.write_page(ROOT / "docs" / bench_tables.PAGE)
     length_figures.draw(ROOT / "docs")
     mend_figure.draw(FOLDER / "results", mend_figure.PICTURE)
     print("docs/ is up to date")
