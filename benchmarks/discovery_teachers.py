@@ -3,11 +3,12 @@
     python benchmarks/discovery_teachers.py         # ten minutes on two cores; writes benchmarks/records/discovery_teachers.json
     python benchmarks/discovery_teachers.py --runs 2 --curves bump --out build/discovery_teachers.json
     python benchmarks/discovery_teachers.py --rename        # names the tables of the record again, without training: a minute
+    python benchmarks/discovery_teachers.py --protocol benchmarks/discovery_teachers_protocol_2.toml
 
 ``discovery_teachers_protocol.toml`` fixes models, training, draws and criterion. A teacher is one attention head with random
 weights and a known curve. It reads random tokens and samples next tokens; five students with a ``FreeTable`` learn from
 these samples. A run recovers its curve if the family is named and every parameter is within 10 %. Without an effect, the
-name must be ``no effect``.
+name must be ``no effect``. ``discovery_teachers_protocol_2.toml`` has new teachers without an effect.
 
 Teachers and students of all runs of a curve are the heads of one call of ``attend``. They share no weights and no data.
 """
@@ -32,7 +33,6 @@ from whence.discover import Curves
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOCOL = ROOT / "benchmarks" / "discovery_teachers_protocol.toml"
-RECORD = ROOT / "benchmarks" / "records" / "discovery_teachers.json"
 WARM_UP = 50
 
 
@@ -171,17 +171,20 @@ def name_tables(case: Case, distances: Any, tables: Any, protocol: dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, help="runs of each curve (default: those of the protocol)")
-    parser.add_argument("--curves", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--curves", nargs="*", choices=list(CASES), help="default: those of the protocol, or all")
+    parser.add_argument("--protocol", type=Path, default=PROTOCOL)
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument(
         "--rename", action="store_true", help="name the tables of the committed record again; train nothing"
     )
-    parser.add_argument("--out", type=Path, default=RECORD)
+    parser.add_argument("--out", type=Path, help="default: the record of the protocol")
     arguments = parser.parse_args()
-    protocol = read_protocol(PROTOCOL)
+    protocol = read_protocol(arguments.protocol)
+    record_path = ROOT / "benchmarks" / "records" / f"{arguments.protocol.stem.replace('_protocol', '')}.json"
+    curves = arguments.curves or protocol.get("curves", list(CASES))
     total, together = arguments.runs or protocol["runs"], protocol["together"]
     results: dict[str, Any] = {}
-    earlier = records.read(RECORD) if arguments.rename else {}
+    earlier = records.read(record_path) if arguments.rename else {}
     if earlier and earlier["protocol"] != protocol:
         raise SystemExit("--rename: the record follows another protocol; train again")
     with ProcessPoolExecutor(arguments.jobs) as pool:
@@ -195,7 +198,7 @@ def main() -> None:
                 for first in range(0, total, together)
             ]
             for level in protocol["levels"]
-            for name in arguments.curves
+            for name in curves
         }
         for (level, name), futures in parts.items():
             case, _ = plant(name, protocol["model"]["context"])
@@ -206,17 +209,18 @@ def main() -> None:
             }  # fmt: skip
             print(f"{level}, {name}: {recovered} of {len(runs)} recovered", flush=True)
     verdicts = judge(protocol, results)
+    options = "" if arguments.protocol == PROTOCOL else f" --protocol benchmarks/{arguments.protocol.name}"
     record = {
-        "command": records.rerun_command("python benchmarks/discovery_teachers.py"),
+        "command": records.rerun_command(f"python benchmarks/discovery_teachers.py{options}"),
         "environment": records.describe_environment(("numpy", "scipy")),
         # where the tables were trained, if not here: --rename changes their names alone
         **({"trained": earlier.get("trained", earlier["environment"])} if earlier else {}),
         "protocol": protocol,
-        "protocol_sha256": hashlib.sha256(PROTOCOL.read_bytes()).hexdigest(),
+        "protocol_sha256": hashlib.sha256(arguments.protocol.read_bytes()).hexdigest(),
         "results": results,
         "met": verdicts,
     }
-    records.write(arguments.out, record)
+    records.write(arguments.out or record_path, record)
     for level, met in verdicts.items():
         print(f"{level}: {'met' if met else 'not met'}")
 
