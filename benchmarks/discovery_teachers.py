@@ -33,6 +33,7 @@ from whence.discover import Curves
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTOCOL = ROOT / "benchmarks" / "discovery_teachers_protocol.toml"
+RECORD = ROOT / "benchmarks" / "records" / "discovery_teachers.json"
 WARM_UP = 50
 
 
@@ -180,7 +181,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="default: the record of the protocol")
     arguments = parser.parse_args()
     protocol = read_protocol(arguments.protocol)
-    record_path = ROOT / "benchmarks" / "records" / f"{arguments.protocol.stem.replace('_protocol', '')}.json"
+    record_path = RECORD.with_stem(arguments.protocol.stem.replace("_protocol", ""))
     curves = arguments.curves or protocol.get("curves", list(CASES))
     total, together = arguments.runs or protocol["runs"], protocol["together"]
     results: dict[str, Any] = {}
