@@ -130,7 +130,7 @@ def attend(
         backend: ``"auto"``, ``"reference"``, ``"blockwise"``, ``"triton"``, ``"flex"``, ``"sdpa"`` or a registered backend.
             A named backend runs or raises.
         skip_blocks: let the ``triton`` backend skip blocks of keys that provably cannot change the result, where a
-            mechanism's bias decays: in causal attention over more than 1024 keys, without padding.
+            mechanism's bias decays: in causal attention over more than 1024 keys.
         return_weights: also return the weights ``[B, H, T, S]`` (before dropout).
         check_finite: raise an error for NaN and infinity in q, k and v, and for a hook of the position whose NaN or infinity
             reaches the output. Such hooks are always reported on a CPU; on a GPU the check waits for the result.

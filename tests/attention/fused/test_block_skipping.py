@@ -63,17 +63,21 @@ def test_skipping_does_not_change_the_result(mechanism, dtype, recorded_distance
         torch.testing.assert_close(a, b, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("case", ["later", "segment_ids", "window", "deterministic"])
+@pytest.mark.parametrize("case", ["later", "segment_ids", "window", "key_mask", "lengths, deterministic"])
 def test_skipping_with_a_mask(case, recorded_distances, request):
     tensors, grad_out = small(torch.float32, 150, 180 if case == "later" else 150)
     options = {"causal": True}
+    if "lengths" in case:  # the last queries see far keys only, not their own
+        options["lengths"] = torch.tensor([30])
+    if case == "key_mask":
+        options["key_mask"] = (torch.arange(150) >= 20)[None]
     if case == "later":
         options |= {"q_positions": torch.arange(30, 180), "k_positions": torch.arange(180)}
     if case == "segment_ids":
         options["segment_ids"] = torch.arange(150) // 110
     if case == "window":
         options["window"] = 120
-    if case == "deterministic":
+    if "deterministic" in case:
         request.getfixturevalue("deterministic")
     check_against_reference(STEEP["T5Bias + PowerPrior"](), tensors, grad_out, options)
     assert len(recorded_distances) == 1 and int(recorded_distances[0].min()) < 100

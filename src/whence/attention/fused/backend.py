@@ -231,12 +231,13 @@ def has_decaying_bias(position: Position) -> bool:
 
 
 def can_skip_blocks(layout: Layout, q_len: int, kv_len: int) -> bool:
-    """Whether every query sees its own key, on which the bound relies, and there are enough keys to skip."""
+    """Whether each query has its own key among the keys, on which the bound relies, and there are enough keys to skip.
+
+    Kernels find out for which queries padding or segments hide that key.
+    """
     assert layout.offset is not None
     own_key = layout.causal and layout.offset >= 0 and layout.offset + q_len <= kv_len
-    same_segments = layout.q_segment_ids is layout.k_segment_ids  # different ids may hide a query's own key
-    long = q_len > MAX_DECODE_QUERIES and kv_len > MIN_KEYS_TO_SKIP
-    return own_key and layout.real is None and same_segments and long
+    return own_key and q_len > MAX_DECODE_QUERIES and kv_len > MIN_KEYS_TO_SKIP
 
 
 def slope_per_head(position: Position, layout: Layout, heads: int) -> Tensor | None:

@@ -205,10 +205,11 @@ def accumulate_all_queries(
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
-    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
+    HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """All queries that see these keys: masked blocks, blocks without a mask, then the far edge of a window."""
+    """All queries that see these keys: masked blocks, blocks without a mask, then the far edge of a window or, with segments
+    and skipped blocks, queries from full_high on that do not see their own key."""
     if CAUSAL or HAS_WINDOW or HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
             k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
@@ -225,7 +226,7 @@ def accumulate_all_queries(
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, False,
         )  # fmt: skip
-    if HAS_WINDOW and not HAS_SEGMENTS:
+    if (HAS_WINDOW and not HAS_SEGMENTS) or (SKIP_BLOCKS and HAS_SEGMENTS):
         dk, dv = accumulate_query_range(
             k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
@@ -304,6 +305,10 @@ def backward_dkdv_kernel(
         SKIP_BLOCKS,
         HAS_SEGMENTS,
     )
+    if SKIP_BLOCKS and HAS_SEGMENTS:  # then the queries that do not see their own key, at any distance
+        hidden = SEGMENT_RANGES + (batch * blocks + b) * 2
+        full_high = tl.maximum(tl.load(hidden) // BLOCK_M, tl.cdiv(high, BLOCK_M)) * BLOCK_M
+        high = tl.minimum(tl.load(hidden + 1), segment_high)
     if SPLIT_SLOPE_BITS > 0:
         slope = tl.load(SLOPE + h_kv)
         if tl.abs(slope) * BLOCK_N <= SPLIT_SLOPE_BITS:
@@ -312,7 +317,7 @@ def backward_dkdv_kernel(
                 h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
                 first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
                 BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, False, CLOCK, CAUSAL, HAS_WINDOW,
-                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+                HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
             )  # fmt: skip
             weight = tl.exp2(slope * (BLOCK_N // 2 - offs_n).to(tl.float32))[:, None]
             dk = dk * weight
@@ -323,7 +328,7 @@ def backward_dkdv_kernel(
                 h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
                 first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
                 BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, True, CLOCK, CAUSAL, HAS_WINDOW,
-                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+                HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
             )  # fmt: skip
     else:
         dk, dv = accumulate_all_queries(
@@ -331,7 +336,7 @@ def backward_dkdv_kernel(
             h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance,
             window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
-            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+            SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
         )  # fmt: skip
     store_tile(DV, b, h_kv, start_n, kv_len, dv, BLOCK_N, BLOCK_DV)
     store_tile(DK, b, h_kv, start_n, kv_len, dk * qk_grad_scale, BLOCK_N, BLOCK_D)

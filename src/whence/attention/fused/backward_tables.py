@@ -171,7 +171,9 @@ def table_gradients(
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv), lse,
         delta, call.table, partial_grads, *call.clocks, *call.segment_ids, max_distance if max_distance.numel() else call.dummy,
         call.content_table, sums_grad, *call.sizes, call.qk_scale, call.softmax.dropout, call.seed, lowest, splits,
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0, DENSE_SCALE_GRAD=dense[0],
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,
+        SKIP_BLOCKS=max_distance.numel() > 0 and call.segments is None,  # a diagonal crosses queries that may not be skipped
+        DENSE_SCALE_GRAD=dense[0],
         DENSE_BIAS_GRAD=dense[1], NUM_STAGES=tile.num_stages,
         PADDED_TILES=call.kv_len % tile.block_n != 0 or call.q_len % tile.block_m != 0 or tile.block_m != tile.block_n,
         **flags, **tile.options,

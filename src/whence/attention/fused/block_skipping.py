@@ -1,9 +1,13 @@
 """Block skipping: the largest distance per head at which a key can still change the result.
 
-A query always sees its own key, whose logit is known. The logit of a key at distance d is at most
+A query that sees its own key has a known logit. The logit of a key at distance d is at most
 ``|q| * max|k| * |score_scale(d)| + bias(d)``. If this bound is so far below the logit of the own key that all such keys
 together weigh less than ``2 ** -SPARE_BITS`` of the row, blocks at this distance are skipped. The bound holds for every
-query of every sequence, so one distance per head is enough.
+query of every sequence that sees its own key, so one distance per head is enough.
+
+Padding hides the own keys of padded queries, and segments may be numbered differently for queries and keys. Blocks with such
+queries are not skipped (``tile_ops.limit_of_block``): forward and dq kernels compare a block of queries with the range of these
+queries in its sequence, and the dk/dv kernel visits that range after the queries within the distance.
 """
 
 from __future__ import annotations
@@ -17,11 +21,10 @@ from torch import Tensor
 
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.packing import TABLE_PADDING, ceil_div, next_power_of_two
-from whence.attention.fused.tile_ops import load_tile
+from whence.attention.fused.tile_ops import UNLIMITED, load_tile
 
 SPARE_BITS = 24  # skipped keys weigh less than the last bit of a float32 row sum
 BLOCK = 64
-UNLIMITED = 2**30
 NORM_SLACK = tl.constexpr(1.001)  # for rounding in the norms
 
 
@@ -64,7 +67,7 @@ def max_distance_kernel(
     MAX_K_NORM, Q_NORMS, SELF_SCORES, TABLE, SLOPE, MAX_DISTANCE, batch, heads, q_len, entries, table_stride,
     first_distance, sign, qk_scale, spare_bits,
     GROUP_SIZE: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_SLOPE: tl.constexpr, BLOCK: tl.constexpr,
-    HEADS: tl.constexpr, TABLE_PADDING: tl.constexpr, UNLIMITED: tl.constexpr,
+    HEADS: tl.constexpr, TABLE_PADDING: tl.constexpr,
 ):  # fmt: skip
     """The largest distance one head needs, given its slope or table. The last program sorts the heads by it."""
     h = tl.program_id(0)
@@ -135,6 +138,6 @@ def max_distances(call: DeviceCall) -> Tensor:
         call.batch, call.heads, call.q_len, call.table_entries, call.table_stride, e.first_distance,
         math.copysign(1.0, call.qk_scale), abs(call.qk_scale) * NORM_SLACK.value,
         SPARE_BITS + math.log2(max(2, call.kv_len)), call.group_size, e.has_score_scale, e.slope is not None, 4096,
-        next_power_of_two(call.heads), TABLE_PADDING, UNLIMITED, num_warps=8,
+        next_power_of_two(call.heads), TABLE_PADDING, num_warps=8,
     )  # fmt: skip
     return result

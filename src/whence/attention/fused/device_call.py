@@ -99,8 +99,13 @@ class DeviceCall:
         return (self.dummy, self.dummy) if self.segments is None else (self.segments.q_ids, self.segments.k_ids)
 
     def segment_arguments(self, block: int, by_query: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids of queries and keys, and the ranges of blocks that can share an id."""
-        ranges = self.dummy if self.segments is None else self.segments.block_ranges(block, by_query)
+        """Ids of queries and keys, and the ranges of blocks that can share an id; where blocks are skipped, then the range of
+        queries of each sequence that do not see their own key."""
+        if self.segments is None:
+            return (*self.segment_ids, self.dummy)
+        ranges = self.segments.block_ranges(block, by_query)
+        if self.mask.skip_blocks:
+            ranges = torch.cat([ranges.flatten(), self.segments.hidden_queries(self.mask.q_offset).flatten()])
         return (*self.segment_ids, ranges)
 
     @cached_property
@@ -207,6 +212,14 @@ class Segments:
         low = torch.where(some, overlap.byte().argmax(-1), 0)
         high = torch.where(some, count - overlap.flip(-1).byte().argmax(-1), 0)
         return torch.stack([low, high], -1).mul(SEGMENT_BLOCK).to(torch.int32).contiguous()
+
+    def hidden_queries(self, q_offset: int) -> Tensor:
+        """``[B, 2]``: the range of queries in each sequence whose own key has another id; (T, 0) if there are none."""
+        length = self.q_ids.shape[1]
+        hidden = self.q_ids != self.k_ids[:, q_offset : q_offset + length]
+        index = torch.arange(length, device=hidden.device)
+        low, high = torch.where(hidden, index, length).amin(1), torch.where(hidden, index + 1, 0).amax(1)
+        return torch.stack([low, high], -1).to(torch.int32)
 
 
 def _block_extremes(ids: Tensor, block: int) -> tuple[Tensor, Tensor]:

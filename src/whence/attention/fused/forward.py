@@ -17,6 +17,7 @@ from whence.attention.fused.tile_ops import (
     compute_logits,
     dropout_multiplier,
     key_bounds,
+    limit_of_block,
     load_tile,
     store_log_sum_exp,
     store_tile,
@@ -180,6 +181,8 @@ def forward_kernel(
     max_distance = 0
     if SKIP_BLOCKS:
         max_distance = tl.load(MAX_DISTANCE + h)
+        if HAS_SEGMENTS:
+            max_distance = limit_of_block(max_distance, SEGMENT_RANGES + (batch * blocks + b) * 2, start_m, BLOCK_M)
     low, high, full_low, full_high = key_bounds(
         start_m,
         q_offset,

@@ -13,6 +13,9 @@ from whence.attention.fused.scaled_distance_kernels import function_logits
 MAX_LSE = tl.constexpr(512.0)
 
 
+UNLIMITED = tl.constexpr(2**30)  # a distance; sums with an offset fit into 32 bits
+
+
 @triton.jit
 def load_tile(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A tile ``[ROWS, COLUMNS]`` of ``[B, H, length, dim]``; elements outside are zero.
@@ -125,6 +128,16 @@ def dropout_multiplier(seed, batch_head, offs_m, offs_n, q_len, kv_len, dropout)
     """0 or 1 / (1 - dropout) per pair. The counter depends on the pair alone, so forward and backward kernels agree."""
     counter = (batch_head.to(tl.int64) * q_len + offs_m) * kv_len + offs_n
     return tl.where(tl.rand(seed, counter) >= dropout, 1.0 / (1.0 - dropout), 0.0)
+
+
+@triton.jit
+def limit_of_block(max_distance, HIDDEN, start_m, ROWS: tl.constexpr):
+    """The distance up to which ROWS queries from start_m need keys, where the own keys of some queries may be hidden.
+
+    The bound of ``block_skipping`` relies on the own key. ``HIDDEN`` points to the range of queries that do not see theirs.
+    """
+    hides = (start_m < tl.load(HIDDEN + 1)) & (start_m + ROWS > tl.load(HIDDEN))
+    return tl.where(hides, UNLIMITED, max_distance)
 
 
 @triton.jit
