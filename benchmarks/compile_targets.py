@@ -55,6 +55,7 @@ POSITIONS = {
     "epar, query": lambda heads, head_dim: whence.Epar(heads, length="query", learnable=True),
     "shaw": lambda heads, head_dim: whence.Shaw(head_dim),
     "query table + t5": lambda heads, head_dim: whence.QueryTable(heads, head_dim) + whence.T5Bias(heads, std=1.0),
+    "swin": lambda heads, head_dim: whence.SwinBias(heads, (16, 16)),
     "none": lambda heads, head_dim: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)

@@ -61,7 +61,7 @@ ROWS: dict[str, Row] = {
     "query length": Row(
         (1, 16, 16, 4096, 64), (*POSITION_FREE, "fire, frozen", "epar, query, frozen", "fire", "epar, query")
     ),
-    "content": Row((1, 16, 16, 4096, 64), (*POSITION_FREE, "shaw", "shaw, keys", "query table", "cope")),
+    "content": Row((1, 16, 16, 4096, 64), (*POSITION_FREE, "shaw", "shaw, keys", "query table", "swin", "cope")),
     "model training": Row(model="training"),
     "model prefill": Row(model="prefill"),
     "model training compiled": Row(model="training compiled"),

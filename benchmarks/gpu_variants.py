@@ -101,10 +101,21 @@ POSITIONS: dict[str, Callable[[int, int, int], whence.Position | None]] = {
     "shaw": lambda heads, length, head_dim: whence.Shaw(head_dim),
     "shaw, keys": lambda heads, length, head_dim: whence.Shaw(head_dim, acts_on="keys"),
     "query table": lambda heads, length, head_dim: whence.QueryTable(heads, head_dim),
+    "swin": lambda heads, length, head_dim: whence.SwinBias(heads, (max(1, length // 64), 64)),
     "cope": lambda heads, length, head_dim: whence.Cope(head_dim),
 }
 #: variants of mechanisms that the fused kernels may refuse: ``auto`` chooses their backend
-AUTO = ("fire", "fire, frozen", "epar, query", "epar, query, frozen", "shaw", "shaw, keys", "query table", "cope")
+AUTO = (
+    "fire",
+    "fire, frozen",
+    "epar, query",
+    "epar, query, frozen",
+    "shaw",
+    "shaw, keys",
+    "query table",
+    "swin",
+    "cope",
+)
 #: the variants of the table in the documentation
 LABELS = {
     "flash": "SDPA flash, no position",
@@ -135,6 +146,7 @@ ROW_LABELS = {
     "shaw": "Shaw's relative keys and values",
     "shaw, keys": "Shaw's relative keys",
     "query table": "A table of 1024 distances per query",
+    "swin": "Swin's table on a grid of 64 columns",
     "cope": "CoPE",
 }
 

@@ -23,7 +23,7 @@ from whence.attention import (
     without_embedding,
 )
 from whence.errors import MissingExtra, NonFiniteHook, UnknownArgument, WhenceError
-from whence.position import DistanceTable, Position, Rows, Sum, catalogue, from_score_mod
+from whence.position import CoordinateTable, DistanceTable, Position, Rows, Sum, catalogue, from_score_mod
 from whence.position.catalogue import *  # noqa: F403
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Attention", "Backend", "CheckFailed", "DistanceTable", "Explanation", "KVCache", "MissingExtra", "NonFiniteHook", "Position",
+    "Attention", "Backend", "CheckFailed", "CoordinateTable", "DistanceTable", "Explanation", "KVCache", "MissingExtra", "NonFiniteHook", "Position",
     "Report", "Rows", "Sum", "UnknownArgument", "WhenceError", "attend", "check", "explain", "from_score_mod", "register_backend", "show", "without_embedding",
 ]  # fmt: skip
 __all__ += catalogue.__all__

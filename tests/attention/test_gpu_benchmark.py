@@ -44,7 +44,7 @@ def test_a_dry_run_checks_times_and_records(rows, monkeypatch, tmp_path, capsys)
     assert all(timed[name] for name in ("flash", "fire", "fire, frozen", "epar, query", "cope", "sdpa", "epar"))
     assert not timed["shaw"]  # its comparison failed, so it has no time
     printed = capsys.readouterr().out
-    assert "Shaw's relative keys                              wrong: the comparison with float64 failed" in printed
+    assert "Shaw's relative keys and values                   wrong: the comparison with float64 failed" in printed
     monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), *sys.path])
     import gpu_row_tables
 
@@ -53,7 +53,7 @@ def test_a_dry_run_checks_times_and_records(rows, monkeypatch, tmp_path, capsys)
     assert lengths[0][2].endswith(" ms") and lengths[2][2].endswith(
         "x"
     )  # eager: the first line in ms, others as ratios
-    assert ["Shaw's relative keys", "wrong: the comparison with float64 failed", "", ""] in content
+    assert ["Shaw's relative keys and values", "wrong: the comparison with float64 failed", "", ""] in content
     assert models[1][0] == "EPAR attached, learnable" and models[1][1].endswith("x")
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from whence import Rotary, SwinBias, WhenceError, attend, explain
+from whence import Rotary, SwinBias, WhenceError, attend
 from whence.position import grid_positions
 
 
@@ -75,7 +75,5 @@ def test_video_and_the_edge_of_the_table():
 
 def test_what_it_says_of_itself_and_refuses():
     assert repr(SwinBias(2, (7, 7))) == "SwinBias(heads=2, grid=(7, 7), form='table', learnable)"
-    x = torch.zeros(1, 2, 4, 8)
-    assert "content_bias" in dict(explain(x, x, x, position=SwinBias(2, (2, 2))).others)["triton"]
     with pytest.raises(WhenceError, match=r"form.*'v2'.*'continuous'"):
         SwinBias(2, (2, 2), form="v2")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from whence import hook_outputs
+from whence.attention.layout import Layout
 from whence.errors import usage_error
 from whence.position.base import TABLE_HOOKS, Position
+from whence.position.coordinate_table import CoordinateTable
 from whence.position.distance_table import DistanceTable
 from whence.position.head_slice import HeadSlice
 
@@ -16,13 +21,16 @@ CONTENT = frozenset(TABLE_HOOKS.values())
 
 def why_no_content_tables(position: Position, scale: float, dropout: float) -> str | None:
     """Why the content effects are not one table of score terms and one of value vectors, as a clause; None when they are."""
-    for table_hook, hook in TABLE_HOOKS.items():
+    for hook in sorted(CONTENT & position.effects):
         parts = [part for part in position.parts if hook in part.effects]
-        without = [part for part in parts if not _has_table(part, table_hook)]
+        without = [part for part in parts if not any(_has_table(part, name) for name in _table_hooks(hook))]
         if without:
-            return f"{type(without[0]).__name__} has no {table_hook}"
+            return f"{type(without[0]).__name__} has no {' or '.join(_table_hooks(hook))}"
         if len(parts) > 1:
-            return f"{len(parts)} parts have a {table_hook}"
+            return f"{len(parts)} parts have a table of {hook}"
+        adds = torch.is_grad_enabled() and parts[0].trainable and _has_table(parts[0], "coordinate_bias_table")
+        if adds and torch.are_deterministic_algorithms_enabled():
+            return "the gradient of a coordinate_bias_table is added by atomics, and deterministic algorithms are on"
     if "value_bias" in position.effects and dropout:
         return "a value_bias_table needs weights without dropout"
     if "value_bias" in position.effects and "clock" in position.effects:
@@ -32,12 +40,16 @@ def why_no_content_tables(position: Position, scale: float, dropout: float) -> s
     return None
 
 
+def _table_hooks(hook: str) -> list[str]:
+    return [table for table, evaluated in TABLE_HOOKS.items() if evaluated == hook]
+
+
 def content_bias_table(
     position: Position, q: Tensor, unrotated_q: Tensor, scale: float, q_input: Tensor | None
 ) -> DistanceTable | None:
     """The score terms of each query, ``[B, H, T, n]`` with n of at least 2, in at least float32; None when there are none."""
     part = _tabulated_part(position, "content_bias")
-    if part is None:
+    if part is None or not _has_table(part, "content_bias_table"):
         return None
     dtype = torch.promote_types(q.dtype, torch.float32)
     name = type(part).__name__
@@ -51,6 +63,36 @@ def content_bias_table(
     if entries == 1 and table.clipped:  # the first and the last entry are two
         values = values.expand(-1, -1, -1, 2)
     return DistanceTable(values, table.first, table.clipped)
+
+
+class Coordinates(NamedTuple):
+    """A table of coordinates and the places that select from it."""
+
+    values: Tensor  # [heads, n], float32; the difference 0 is in the middle
+    q_places: Tensor  # [B, T], int32
+    k_places: Tensor  # [B, S], int32
+
+
+def coordinate_bias_table(position: Position, heads: int, batch: int, layout: Layout) -> Coordinates | None:
+    """The score terms of each difference of coordinates; None when there are none."""
+    part = _tabulated_part(position, "content_bias")
+    if part is None or not _has_table(part, "coordinate_bias_table") or _has_table(part, "content_bias_table"):
+        return None
+    name, table = type(part).__name__, part.coordinate_bias_table(torch.float32)
+    if not isinstance(table, CoordinateTable):
+        rule, remedy = "it must return a whence.CoordinateTable", "return CoordinateTable(values, grid)"
+        got = f"an output of type {type(table).__name__}"
+        raise usage_error(f"{name}.coordinate_bias_table", got, rule, remedy)
+    entries = math.prod(2 * size - 1 for size in table.grid)
+    rows = 1 if table.values.shape[0] == 1 else heads
+    hook_outputs.require_shape(name, "coordinate_bias_table", table.values, (rows, entries))
+    assert layout.offset is not None
+    q_len, kv_len = layout.q_positions.shape[1], layout.k_positions.shape[1]
+    values = table.extend(max(abs(layout.offset - kv_len + 1), abs(layout.offset + q_len - 1)))
+    q_places, k_places = (
+        table.places(x).int().expand(batch, -1).contiguous() for x in (layout.q_positions, layout.k_positions)
+    )
+    return Coordinates(values.float().expand(heads, -1), q_places, k_places)
 
 
 def value_bias_table(position: Position, heads: int, value_dim: int) -> DistanceTable | None:

@@ -3,6 +3,7 @@
 from whence.position import catalogue
 from whence.position.base import Position, Rows
 from whence.position.catalogue import *  # noqa: F403
+from whence.position.coordinate_table import CoordinateTable
 from whence.position.distance_table import DistanceTable
 from whence.position.grid import grid_coordinates, grid_positions
 from whence.position.rotary_scaling import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
@@ -10,6 +11,7 @@ from whence.position.score_mod import from_score_mod
 from whence.position.sum import Sum
 
 __all__ = [
+    "CoordinateTable",
     "DistanceTable",
     "DynamicNtk",
     "Linear",

@@ -11,6 +11,7 @@ hook                               returns                               used by
 ``bias(distance, length)``         ``[n]`` or ``[heads, n]``, terms      ALiBi, T5, power prior, ...
 ``content_bias(rows)``             score terms ``[B, H, T, S]``          CoPE, DAPE, GRAPE-A
 ``content_bias_table(q, ...)``     the same as a table of distances      Shaw, QueryTable
+``coordinate_bias_table(dtype)``   the same as a table of coordinates    SwinBias
 ``value_bias(weights, rows)``      output terms ``[B, H, T, E]``         your own
 ``value_bias_table()``             the same as a table of distances      Shaw
 ``sink(position, length)``         ``[n]`` or ``[heads, n]``, logits     StableMask, Sink
@@ -35,9 +36,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from torch import Tensor, nn, promote_types
+import torch
+from torch import Tensor, nn
 
 from whence.errors import WhenceError, usage_error
+from whence.position.coordinate_table import CoordinateTable
 from whence.position.distance_table import DistanceTable
 from whence.position.parameter import format_setting
 from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
@@ -48,7 +51,9 @@ if TYPE_CHECKING:
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
 #: hooks that return a table of distances, and the hook whose default evaluates the table
-TABLE_HOOKS = {"content_bias_table": "content_bias", "value_bias_table": "value_bias"}
+TABLE_HOOKS = {
+    "content_bias_table": "content_bias", "coordinate_bias_table": "content_bias", "value_bias_table": "value_bias"
+}  # fmt: skip
 LENGTHS = ("context", "query", "sequence")
 #: forms of a ``PairFunction``: floor, span and rate of ``floor + span * exp(-rate * |distance| / length)``; and c, threshold,
 #: weights and biases of the hidden units, which are the same for all heads, output weights and output bias of ``Fire``
@@ -246,7 +251,12 @@ class Position(nn.Module):
         """The term added to the score before ``score_scale`` where it depends on q or k: ``[B, H, T, S]``."""
         inputs: tuple[Any, ...] = (rows.q_input,) if self.reads_input else ()
         table = self.content_bias_table(rows.q, rows.unrotated_q, rows.scale, *inputs)
-        return None if table is None else table.gather(rows.distance).to(rows.scores.dtype)
+        if table is not None:
+            return table.gather(rows.distance).to(rows.scores.dtype)
+        coordinates = self.coordinate_bias_table(rows.scores.dtype)
+        if coordinates is None:
+            return None
+        return coordinates.gather(rows.q_positions, rows.k_positions).to(rows.scores.dtype).expand_as(rows.scores)
 
     def content_bias_table(self, q: Tensor, unrotated_q: Tensor, scale: float) -> DistanceTable | None:
         """``content_bias`` of a mechanism where each query has one number per distance: ``[B, H, T, n]``.
@@ -257,13 +267,20 @@ class Position(nn.Module):
         """
         return None
 
+    def coordinate_bias_table(self, dtype: torch.dtype) -> CoordinateTable | None:
+        """``content_bias`` of a mechanism with a number for each difference of coordinates on a grid: ``[heads or 1, n]``.
+
+        Write this hook instead of ``content_bias``, as for ``content_bias_table``.
+        """
+        return None
+
     def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
         """The term added to the output, from the attention weights ``[B, H, T, S]``: ``[B, H, T, E]``."""
         table = self.value_bias_table()
         if table is None:
             return None
-        dtype = promote_types(weights.dtype, table.values.dtype)
-        return (table.sum_weights(weights.to(dtype), rows.distance) @ table.values.to(dtype)).to(weights.dtype)
+        wide = torch.promote_types(weights.dtype, table.values.dtype)
+        return (table.sum_weights(weights.to(wide), rows.distance) @ table.values.to(wide)).to(weights.dtype)
 
     def value_bias_table(self) -> DistanceTable | None:
         """``value_bias`` of a mechanism that adds a vector per distance to the values: ``[n, E]`` or ``[heads, n, E]``."""

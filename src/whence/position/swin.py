@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from whence.position.base import Position, Rows
-from whence.position.grid import grid_coordinates, require_grid
+from whence.position.base import Position
+from whence.position.coordinate_table import CoordinateTable
+from whence.position.grid import require_grid
 from whence.validation import require_choice, require_dim, require_std, require_table
 
 LARGEST_BIAS = 16.0  # of the continuous form
@@ -89,20 +90,12 @@ class SwinBias(Position):
                 nn.Linear(len(self.grid), hidden_dim), nn.ReLU(), nn.Linear(hidden_dim, heads, bias=False)
             )
 
-    def content_bias(self, rows: Rows) -> Tensor:
-        bias = self.evaluate(rows.q_positions, rows.k_positions, rows.scores.dtype)
-        return bias.expand_as(rows.scores)
+    def coordinate_bias_table(self, dtype: torch.dtype) -> CoordinateTable:
+        return CoordinateTable(self.make_table(dtype), self.grid)
 
     def evaluate(self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The bias of queries at ``[B or 1, T]`` for keys at ``[B or 1, S]``: ``[B or 1, H, T, S]``."""
-        q, k = (grid_coordinates(x, self.grid) for x in (q_positions, k_positions))
-        difference = q[:, :, None] - k[:, None, :]
-        if difference.is_floating_point():
-            difference = difference.round()
-        index = torch.zeros_like(difference[..., 0], dtype=torch.long)
-        for axis, size in enumerate(self.grid):
-            index = index * (2 * size - 1) + difference[..., axis].long().clamp(1 - size, size - 1) + size - 1
-        return self.make_table(dtype)[:, index.flatten()].unflatten(1, index.shape).transpose(0, 1)
+        return self.coordinate_bias_table(dtype).gather(q_positions, k_positions)
 
     def make_table(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The bias at each difference, ``[H, (2R - 1) * (2C - 1)]``; the last axis changes fastest."""

@@ -25,6 +25,7 @@ def main() -> None:
         whence.Epar(4, learnable=True, length="query"),
         whence.ForgetGate(8, 4),
         whence.ForgetGate(8, 4) + whence.T5Bias(4) + whence.Sink(4),
+        whence.SwinBias(4, (8, 9)),
         whence.Shaw(64),
         whence.QueryTable(4, 64, extent=40) + whence.T5Bias(4),
     ]

@@ -48,6 +48,9 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         k_clock = -torch.rand(2, HEADS, keys, dtype=torch.float64).cumsum(-1)
         q_clock, k_clock = (x.clone().requires_grad_(grad) for x in (k_clock[..., offset:], k_clock))
     tables = (random(2, HEADS, queries, 5), -2, True, 4, 0, False) if "row tables" in effects else ()
+    if "coordinates" in effects:
+        places = (torch.arange(keys, dtype=torch.int32) % 5).expand(2, -1).contiguous()
+        tables = (random(HEADS, 9), 0, False, 0, 0, False, places[:, offset:].contiguous(), places)
     numbers = parameter_gradients = None
     if "numbers" in effects:  # two shape the factor, one the bias, one scales the factor
         numbers, parameter_gradients = random(HEADS, 4), torch.randn(HEADS, entries + 2 * TABLE_PADDING, 4)
@@ -80,7 +83,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
 
 
 def test_flat_arguments_follow_the_schema():
-    effects = ("score_scale", "bias", "sink", "numbers", "decay", "slope", "clock", "row tables")
+    effects = ("score_scale", "bias", "sink", "numbers", "decay", "slope", "clock", "coordinates")
     flat = arguments(effects=effects, masks=True, dropout=0.1)
     names = [argument.name for argument in torch.ops.whence.fused_attention.default._schema.arguments]
     assert len(flat) == len(names) == NUM_ARGUMENTS
@@ -110,6 +113,7 @@ OPCHECK_CASES = {
     "a slope": {"effects": ("slope", "sink")},
     "a clock": {"effects": ("clock", "sink")},
     "row tables": {"effects": ("row tables", "bias")},
+    "a table of coordinates": {"effects": ("coordinates",)},
     "leaving out far keys": {"effects": ("bias", "skip")},
     "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},
     "both sides": {"effects": ("score_scale", "bias"), "causal": False},

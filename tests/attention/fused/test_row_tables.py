@@ -1,4 +1,4 @@
-"""Tables of single queries in the fused kernels (Shaw, QueryTable, a user's own): interpreted, and on a GPU."""
+"""Tables of content in the fused kernels (Shaw, QueryTable, SwinBias, a user's own): interpreted, and on a GPU."""
 
 import pytest
 import torch
@@ -16,6 +16,7 @@ from whence import (
     Rotary,
     Shaw,
     Sink,
+    SwinBias,
     T5Bias,
     attend,
     explain,
@@ -59,6 +60,8 @@ MECHANISMS = {
     "Shaw, keys + all": all_effects,
     "QueryTable": lambda h, d, e: QueryTable(h, d, rank=3, extent=50),
     "Rotary + QueryTable": lambda h, d, e: Rotary() + QueryTable(h, d, rank=3, extent=20),
+    "Swin": lambda h, d, e: SwinBias(h, (5, 7), std=1.0),  # more tokens than places: the edge of the table
+    "Swin + Epar": lambda h, d, e: SwinBias(h, (3, 2, 9), std=1.0) + Epar(h, context=40, learnable=True),
     "own": lambda h, d, e: Distant(d),
     "own, one entry": lambda h, d, e: Distant(d, 1, clipped=True),
 }
@@ -74,6 +77,9 @@ CASES = [
     ("Shaw, keys + all", "causal, scaled", EARLIER, SINGLE),
     ("QueryTable", "negative scale", FEW, HALF),
     ("Rotary + QueryTable", "segment_ids", OVER, HALF),
+    ("Swin", "both sides, scaled", PAIR, HALF),
+    ("Swin", "lengths", FEW, SINGLE),
+    ("Swin + Epar", "segment_ids", EARLIER, SINGLE),
     ("own", "causal", (1, 2, 1, 70, 70, 16, 1), SINGLE),
     ("own, one entry", "both sides", (1, 2, 1, 20, 20, 16, 1), SINGLE),
 ]
@@ -155,7 +161,13 @@ def test_auto_takes_the_kernels_where_content_is_a_table_and_only_there():
             return 2 * super().content_bias(rows)
 
     shaw, keys = Shaw(16), Shaw(16, acts_on="keys")
-    for position in (shaw, Rotary() + QueryTable(2, 16) + Sink(2), select_heads(QueryTable(4, 16), 1, 3), Distant(16)):
+    for position in (
+        shaw,
+        SwinBias(2, (2, 3)),
+        Rotary() + QueryTable(2, 16) + Sink(2),
+        select_heads(QueryTable(4, 16), 1, 3),
+        Distant(16),
+    ):
         assert explained(position).backend == "triton"
     assert explained(keys, dropout=0.1).backend == "triton"
     assert "Plain has no content_bias_table" in refusal(Plain(16))
@@ -164,6 +176,15 @@ def test_auto_takes_the_kernels_where_content_is_a_table_and_only_there():
     assert "dropout" in refusal(shaw, dropout=0.1)
     assert "scale 0.0" in refusal(keys, scale=0.0)
     assert "consecutive" in refusal(keys, q_positions=torch.arange(6) * 2, k_positions=torch.arange(6) * 2)
+
+
+@interpreted
+@pytest.mark.usefixtures("deterministic")
+def test_a_learnable_table_of_coordinates_is_left_to_blockwise_where_gradients_must_repeat():
+    q, swin = torch.zeros(1, 2, 6, 16), SwinBias(2, (2, 3))
+    said = explain(q, q, q, position=swin)
+    assert said.backend == "blockwise" and "atomics" in dict(said.others)["triton"]
+    assert explain(q, q, q, position=swin.requires_grad_(False)).backend == "triton"
 
 
 @interpreted

@@ -15,7 +15,7 @@ from torch import Tensor
 from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
-from whence.attention.content_tables import CONTENT, content_bias_table, value_bias_table
+from whence.attention.content_tables import CONTENT, content_bias_table, coordinate_bias_table, value_bias_table
 from whence.attention.fused import ops, packing, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
@@ -73,7 +73,7 @@ class Triton(Backend):
         if request.pair_form is not None:
             return "its kernels evaluate the function of distance and query length for each pair"
         if request.effects & CONTENT:
-            return "each query has a table of distances: one fused kernel gathers from it"
+            return "content terms are tables: one fused kernel gathers from them"
         tables = " and ".join(sorted(request.effects - {"clock"}))
         by_distance = f"{tables} of distance alone: one fused kernel reads a table" if tables else ""
         of_tokens = (
@@ -159,6 +159,10 @@ def attend(call: Call) -> Tensor:
         effects = replace(
             effects, content_table=content.values, content_first=content.first, content_clipped=content.clipped
         )
+    coordinates = coordinate_bias_table(position, heads, batch, layout)
+    if coordinates is not None:
+        values, q_places, k_places = coordinates
+        effects = replace(effects, content_table=values, q_places=q_places, k_places=k_places)
     vectors = value_bias_table(position, heads, v.shape[3])
     if vectors is not None:
         effects = replace(

@@ -52,7 +52,7 @@ def dkdv_step(
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
     qk = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
     content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
-    qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, True)
+    qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, True)
     distance = distance0 + offs_m[None, :] - offs_n[:, None]
     key_bias = 0.0
     if HAS_SLOPE:  # the part that depends on the query is subtracted from lse
@@ -114,7 +114,7 @@ def dkdv_step(
     dv = tl.dot(p_dropped.to(grad_out.dtype), grad_out, dv, input_precision=INPUT_PRECISION)
     dp = tl.dot(v, tl.trans(grad_out), input_precision=INPUT_PRECISION)
     sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
-    dp = add_rows(dp, sums_grad, distance0, BLOCK_M, BLOCK_N, True)
+    dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, True)
     if HAS_DROPOUT:
         dp = dp * multiplier
     dlogits = p * (dp - delta[None, :])

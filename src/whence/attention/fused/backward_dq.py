@@ -79,9 +79,9 @@ def dq_step(
     k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
-    qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, False)
+    qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
     dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
-    dp = add_rows(dp, sums_grad, distance0, BLOCK_M, BLOCK_N, False)
+    dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
     if (
         HAS_SLOPE
@@ -170,9 +170,8 @@ def dq_step(
     if HAS_SCORE_SCALE:
         dlogits = dlogits * score_scale
     if not isinstance(content_grad, tl.tensor):
-        in_range = start_m + tl.arange(0, BLOCK_M) < q_len
         low_sums, high_sums = store_pairs(
-            dlogits, dlogits, content_grad, low_sums, high_sums, distance0, in_range, BLOCK_M, BLOCK_N
+            dlogits, dlogits, content_grad, low_sums, high_sums, distance0, start_m, start_n, q_len, BLOCK_M, BLOCK_N
         )
     acc = tl.dot(dlogits.to(k.dtype), k, acc, input_precision=INPUT_PRECISION)
     return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums

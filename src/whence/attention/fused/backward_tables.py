@@ -81,12 +81,12 @@ def table_gradient_kernel(
         qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         distance0 = q_offset + m_minus_n
         content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
-        qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, False)
+        qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
         grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
         v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
         dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
         sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
-        dp = add_rows(dp, sums_grad, distance0, BLOCK_M, BLOCK_N, False)
+        dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, False)
         lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
         delta = tl.load(DELTA + batch_head * lse_stride + start_m + offs_m)
         key_bias = 0.0

@@ -108,7 +108,7 @@ def split_k_kernel(
         qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
         distance = q_offset + offs_m[:, None] - offs_n[None, :]
         if not isinstance(CONTENT, tl.tensor):
-            qk = add_entries(qk, CONTENT, (b * heads + h).to(tl.int64) * q_len + offs_m, distance)
+            qk = add_entries(qk, CONTENT, (b * heads + h).to(tl.int64), offs_m, q_len, start_n, distance, BLOCK_N)
         k_segment = 0
         if HAS_SEGMENTS:
             k_segment = tl.load(K_SEGMENTS + b * kv_len + offs_n, mask=offs_n < kv_len, other=-1)[None, :]

@@ -18,6 +18,7 @@ from whence.attention.fused import packing
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
+from whence.attention.fused.row_tables import COORDINATES
 from whence.attention.fused.tile_configs import max_head_dim
 from whence.errors import usage_error
 
@@ -134,10 +135,17 @@ class DeviceCall:
     def content_table(self) -> Any:
         """Score terms of single queries for a kernel's argument; see ``row_tables``. Kernels add them to ``q . k``."""
         table = self.effects.content_table
-        return self.dummy if table is None else self.content_argument(table.contiguous(), 1 / self.softmax.scale)
+        if table is None:
+            return self.dummy
+        stride = table.shape[1]  # of a head, if it is a table of coordinates
+        return self.content_argument(table.contiguous(), 1 / self.softmax.scale, stride)
 
-    def content_argument(self, table: Tensor, factor: float) -> Any:
+    def content_argument(self, table: Tensor, factor: float, head_stride: int) -> Any:
         """A tensor like the content table, which kernels multiply with a factor."""
+        places = self.effects.q_places, self.effects.k_places
+        if places[0] is not None and self.effects.content_table is not None:
+            center = self.effects.content_table.shape[1] // 2
+            return (table, *places, factor, COORDINATES, center, self.heads, self.kv_len, head_stride)
         first = self.effects.content_first
         clipped = tl.constexpr(self.effects.content_clipped)
         return table, first, first + table.shape[3] - 1, factor, clipped

@@ -39,7 +39,7 @@ def forward_step(
     offs_n = tl.arange(0, BLOCK_N)
     k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
-    qk = add_rows(qk, content, distance0, BLOCK_M, BLOCK_N, False)
+    qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
     tile_bias = 0.0
     if HAS_SLOPE:  # slope * distance0 is the same for the whole tile: add it to the row maxima, not to every logit
@@ -91,10 +91,10 @@ def forward_step(
     rescale = tl.exp2(row_max - safe_max)
     row_sum = row_sum * rescale + tl.sum(p, 1)
     if not isinstance(slots, tl.tensor):  # without a slope and with exact clocks, the logits of a tile are complete
-        in_range = start_m + tl.arange(0, BLOCK_M) < q_len
         low_sums, high_sums = store_pairs(
-            logits, p, slots, low_sums * rescale, high_sums * rescale, distance0, in_range, BLOCK_M, BLOCK_N
-        )
+            logits, p, slots, low_sums * rescale, high_sums * rescale, distance0, start_m, start_n, q_len, BLOCK_M,
+            BLOCK_N,
+        )  # fmt: skip
     acc = acc * rescale[:, None]
     if HAS_DROPOUT:
         offs_m = start_m + tl.arange(0, BLOCK_M)

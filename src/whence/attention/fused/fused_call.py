@@ -25,7 +25,8 @@ class ScoreEffects:
 
     ``content_table`` ``[B, H, T, n]`` holds a score term of each query at the distances from ``content_first``, beyond which the term
     is that of the nearest end if ``content_clipped``, else 0. With ``value_entries`` above 0, the operator also returns the sums of
-    each query's weights by distance, ``[B, H, T, value_entries]`` from ``value_first``. See ``row_tables``.
+    each query's weights by distance, ``[B, H, T, value_entries]`` from ``value_first``. With ``q_places`` ``[B, T]`` and ``k_places``
+    ``[B, S]``, the content table is ``[H, n]`` and a difference of places selects the entry. See ``row_tables``.
 
     ``num_knots`` of at least 0: score scale or bias is a function of the table times a scale of the query, with its numbers
     in ``EffectGradients.parameters``; see ``scaled_distance_kernels``.
@@ -47,6 +48,8 @@ class ScoreEffects:
     value_entries: int = 0
     value_first: int = 0
     value_clipped: bool = False
+    q_places: Tensor | None = None
+    k_places: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,8 @@ class FusedCall:
         e, g, m, s = self.effects, self.gradients, self.mask, self.softmax
         return (
             self.q, self.k, self.v, e.table, e.slope, e.sink, g.parameters, e.q_clock, e.k_clock, e.content_table,
-            g.derivatives, e.decay, m.key_mask, m.q_segment_ids, m.k_segment_ids, s.seed,
+            g.derivatives, e.decay, m.key_mask, m.q_segment_ids, m.k_segment_ids, e.q_places, e.k_places,
+            s.seed,
             e.has_score_scale, e.has_bias, e.first_distance, e.num_knots,
             e.content_first, e.content_clipped, e.value_entries, e.value_first, e.value_clipped,
             g.dense_score_scale, g.dense_bias, g.num_scale_derivatives, g.num_bias_derivatives, g.has_amplitude,
@@ -130,7 +134,8 @@ class FusedCall:
         """The inverse of ``flatten``."""
         (
             q, k, v, table, slope, sink, parameters, q_clock, k_clock, content_table,
-            derivatives, decay, key_mask, q_segment_ids, k_segment_ids, seed,
+            derivatives, decay, key_mask, q_segment_ids, k_segment_ids, q_places, k_places,
+            seed,
             has_score_scale, has_bias, first_distance, num_knots,
             content_first, content_clipped, value_entries, value_first, value_clipped,
             dense_score_scale, dense_bias, num_scale_derivatives, num_bias_derivatives, has_amplitude,
@@ -143,7 +148,8 @@ class FusedCall:
             v,
             ScoreEffects(
                 table, has_score_scale, has_bias, first_distance, num_knots, slope, decay, sink, q_clock, k_clock,
-                content_table, content_first, content_clipped, value_entries, value_first, value_clipped,
+                content_table, content_first, content_clipped, value_entries, value_first, value_clipped, q_places,
+                k_places,
             ),
             EffectGradients(
                 dense_score_scale, dense_bias, parameters, derivatives, num_scale_derivatives, num_bias_derivatives,
@@ -158,14 +164,15 @@ class FusedCall:
 SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? table, Tensor? slope, Tensor? sink, Tensor? parameters, "
     "Tensor? q_clock, Tensor? k_clock, Tensor? content_table, "
-    "Tensor? derivatives, Tensor? decay, Tensor? key_mask, Tensor? q_segment_ids, Tensor? k_segment_ids, Tensor? seed, "
+    "Tensor? derivatives, Tensor? decay, Tensor? key_mask, Tensor? q_segment_ids, Tensor? k_segment_ids, "
+    "Tensor? q_places, Tensor? k_places, Tensor? seed, "
     "bool has_score_scale, bool has_bias, SymInt first_distance, int num_knots, "
     "int content_first, bool content_clipped, int value_entries, int value_first, bool value_clipped, "
     "bool dense_score_scale, bool dense_bias, int num_scale_derivatives, int num_bias_derivatives, bool has_amplitude, "
     "SymInt q_offset, bool causal, SymInt? window, bool skip_blocks, "
     "float scale, float temperature, float dropout"
 )
-NUM_TENSORS = 16  # flat arguments up to the seed; the others are not tensors
+NUM_TENSORS = 18  # flat arguments up to the seed; the others are not tensors
 NUM_DIFFERENTIABLE = 10  # q, k, v, then table, slope, sink, parameters, the two clocks and the content table
 EFFECT_INPUTS = slice(3, NUM_DIFFERENTIABLE)
 NUM_ARGUMENTS = SCHEMA.count(",") + 1

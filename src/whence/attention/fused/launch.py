@@ -23,11 +23,13 @@ from whence.attention.fused.packing import (
     lse_shape,
     padded_length,
 )
+from whence.attention.fused.row_tables import GRADIENT_COPIES
 
 #: a slope is split into query and key weights if it changes the logits by at most this many bits across a block of
 #: keys, so that the weights neither overflow nor underflow
 SPLIT_SLOPE_BITS = {torch.bfloat16: 160, torch.float16: 8}
 SCALED_ROWS = 64  # per program of scale_rows_kernel
+COPIES = GRADIENT_COPIES.value
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,8 @@ def backward(
     dq, delta, partial_sums, table_sums, q_sums = backward_dq(
         call, grad_out, out, lse, max_distance, in_dq, row_gradients
     )
+    if d_content is not None and d_content.ndim == 3:
+        d_content = d_content.sum(1)
     dk, dv, k_sums = backward_dkdv(call, grad_out, lse, delta, max_distance, row_gradients)
     if call.function is not None and partial_sums is not None:
         return dq, dk, dv, delta, function_gradients(call, partial_sums, table_sums), None, q_sums, k_sums, d_content
@@ -154,10 +158,12 @@ def prepare_row_gradients(
 ) -> tuple[Tensor | None, GradientsOfRows]:
     """The tensor that will hold the gradient of the content table, if it is needed, and what the kernels take."""
     d_content, content, sums, delta = None, call.dummy, call.dummy, call.dummy
-    if content_needed and call.effects.content_table is not None:
-        # entries of distances without a key stay 0
-        d_content = torch.zeros(call.effects.content_table.shape, dtype=torch.float32, device=call.q.device)
-        content = call.content_argument(d_content, call.qk_grad_scale / call.softmax.scale)
+    table = call.effects.content_table
+    if content_needed and table is not None:
+        # entries of distances without a key stay 0; queries of a head share a table of coordinates
+        shape = table.shape if call.effects.q_places is None else (call.heads, COPIES, table.shape[1])
+        d_content = torch.zeros(shape, dtype=torch.float32, device=call.q.device)
+        content = call.content_argument(d_content, call.qk_grad_scale / call.softmax.scale, COPIES * table.shape[1])
     if grad_sums is not None:
         grad_sums = grad_sums.float().contiguous()
         sums, delta = call.sums_argument(grad_sums), (weight_sums * grad_sums).sum(-1)

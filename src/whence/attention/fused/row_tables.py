@@ -12,6 +12,12 @@ beyond the table read one number per query, or none if the table is not clipped.
 Kernels take ``(table, first, last, factor, constexpr clipped)``, or any pointer where there is no table. ``load_rows`` turns it into
 the tables of a block of queries: ``(pointer of the first query, offsets of all queries, first, last, factor, first entries,
 last entries)``, where the entries of a table that is not clipped are scalars.
+
+A table of coordinates (``Position.coordinate_bias_table``) is shared by the queries of a head: ``[H, 2 * center + 1]``. Each query and
+key has a place, an integer, and the difference of two places selects the entry. Kernels take ``(table, places of queries [B, T],
+places of keys [B, S], factor, constexpr COORDINATES, center, heads, kv_len, head stride)``, and the tables of a block are ``(pointer at the center,
+places of the queries, pointer to the places of keys, kv_len, factor, [QUERIES, 1], center)``. Several pairs share an entry, so its
+gradient is added by atomics, in an order that varies.
 """
 
 from __future__ import annotations
@@ -21,12 +27,24 @@ import triton.language as tl
 
 from whence.attention.fused.diagonals import load_f32
 
+COORDINATES = tl.constexpr(2)  # in place of clipped
+GRADIENT_COPIES = tl.constexpr(
+    16
+)  # of a table of coordinates: blocks of queries add to several, which are summed at the end
+
 
 @triton.jit
 def load_rows(TABLE, batch_head, start_m, q_len, QUERIES: tl.constexpr):
     """The tables of queries from ``start_m`` of one head. Queries of padding repeat the last one."""
     if isinstance(TABLE, tl.tensor):
         return TABLE
+    elif TABLE[4] == COORDINATES:
+        center, heads = TABLE[5], TABLE[6]
+        queries = tl.minimum(start_m + tl.arange(0, QUERIES), q_len - 1)
+        b = batch_head // heads
+        places = tl.load(TABLE[1] + b * q_len + queries)
+        pointer = TABLE[0] + (batch_head % heads) * TABLE[8] + center
+        return (pointer, places, TABLE[2] + b * TABLE[7], TABLE[7], TABLE[3], places[:, None], center)
     else:
         entries = TABLE[2] - TABLE[1] + 1
         pointer = TABLE[0] + (batch_head * q_len + start_m) * entries
@@ -52,10 +70,12 @@ def tile_distances(distance0, QUERIES: tl.constexpr, KEYS: tl.constexpr, BY_KEY:
 
 
 @triton.jit
-def add_rows(tile, rows, distance0, QUERIES: tl.constexpr, KEYS: tl.constexpr, BY_KEY: tl.constexpr):
+def add_rows(tile, rows, distance0, start_n, QUERIES: tl.constexpr, KEYS: tl.constexpr, BY_KEY: tl.constexpr):
     """Add to every pair the entry of its query at its distance. ``distance0``: of the tile's first query and first key."""
     if isinstance(rows, tl.tensor):
         return tile
+    elif len(rows[5].shape) == 2:
+        return tile + load_f32(rows[0] + place_differences(rows, start_n, KEYS, BY_KEY)) * rows[4]
     else:
         CLIPPED: tl.constexpr = len(rows[5].shape) > 0
         first, last = rows[2], rows[3]
@@ -76,14 +96,41 @@ def add_rows(tile, rows, distance0, QUERIES: tl.constexpr, KEYS: tl.constexpr, B
 
 
 @triton.jit
-def add_entries(tile, TABLE, row, distance):
-    """The same for rows that are queries of several heads, where ``row`` counts sequences, heads and queries."""
+def place_differences(rows, start_n, KEYS: tl.constexpr, BY_KEY: tl.constexpr):
+    """The entry of every pair in a table of coordinates, from the center. Hidden pairs may be anywhere, so it is clamped."""
+    places = tl.load(rows[2] + tl.minimum(start_n + tl.arange(0, KEYS), rows[3] - 1))
+    if BY_KEY:
+        difference = rows[1][None, :] - places[:, None]
+    else:
+        difference = rows[1][:, None] - places[None, :]
+    return tl.minimum(tl.maximum(difference, 0 - rows[6]), rows[6])
+
+
+@triton.jit
+def add_entries(tile, TABLE, batch_head, queries, q_len, start_n, distance, KEYS: tl.constexpr):
+    """The same for rows that are queries of several heads, given by ``batch_head`` and ``queries``."""
+    if TABLE[4] == COORDINATES:
+        center, heads = TABLE[5], TABLE[6]
+        b = batch_head // heads
+        places = tl.load(TABLE[1] + b * q_len + queries)
+        k_places = tl.load(
+            TABLE[2] + (b * TABLE[7])[:, None] + tl.minimum(start_n + tl.arange(0, KEYS), TABLE[7] - 1)[None, :]
+        )
+        difference = tl.minimum(tl.maximum(places[:, None] - k_places, 0 - center), center)
+        pointers = (TABLE[0] + (batch_head % heads) * (2 * center + 1) + center)[:, None] + difference
+        return tile + load_f32(pointers) * TABLE[3]
+    else:
+        return tile + load_entries(TABLE, batch_head * q_len + queries, distance)
+
+
+@triton.jit
+def load_entries(TABLE, row, distance):
     first, last = TABLE[1], TABLE[2]
     entry = tl.minimum(tl.maximum(distance, first), last) - first
     terms = load_f32(TABLE[0] + (row * (last - first + 1))[:, None] + entry) * TABLE[3]
     if not TABLE[4]:
         terms = tl.where((distance >= first) & (distance <= last), terms, 0.0)
-    return tile + terms
+    return terms
 
 
 @triton.jit
@@ -97,12 +144,29 @@ def zero_sums(rows, QUERIES: tl.constexpr):
 
 @triton.jit
 def store_pairs(
-    inner, outer, rows, low_sums, high_sums, distance0, in_range, QUERIES: tl.constexpr, KEYS: tl.constexpr
+    inner,
+    outer,
+    rows,
+    low_sums,
+    high_sums,
+    distance0,
+    start_m,
+    start_n,
+    q_len,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
 ):
     """Store ``inner`` of every pair in the entry of its query, and add ``outer`` of the pairs at both ends to their sums."""
     if isinstance(rows, tl.tensor):
         return low_sums, high_sums
+    elif len(rows[5].shape) == 2:
+        offs_n = start_n + tl.arange(0, KEYS)
+        copy = rows[0] + start_m // QUERIES % GRADIENT_COPIES * (2 * rows[6] + 1)
+        exists = (start_m + tl.arange(0, QUERIES) < q_len)[:, None] & (offs_n < rows[3])[None, :]
+        tl.atomic_add(copy + place_differences(rows, start_n, KEYS, False), inner * rows[4], mask=exists, sem="relaxed")
+        return low_sums, high_sums
     else:
+        in_range = start_m + tl.arange(0, QUERIES) < q_len
         CLIPPED: tl.constexpr = len(rows[5].shape) > 0
         first, last = rows[2], rows[3]
         lowest = distance0 - (KEYS - 1)
@@ -129,7 +193,7 @@ def store_pairs(
 def store_ends(rows, lows, highs, in_range):
     """Store the first and the last entry of clipped tables."""
     if not isinstance(rows, tl.tensor):
-        if len(rows[5].shape) > 0:
+        if len(rows[5].shape) == 1:
             pointers = rows[0] + rows[1]
             tl.store(pointers, lows * rows[4], mask=in_range)
             tl.store(pointers + (rows[3] - rows[2]), highs * rows[4], mask=in_range)
