@@ -161,6 +161,52 @@ def test_seeds_that_diverged_are_left_out_of_both(tmp_path):
     assert changes == pytest.approx([-23.9 + NOISE[(seed + 2) % 5] - NOISE[seed] for seed in (1, 3, 4)])
 
 
+FORMS = Study(
+    name="next-location-forms-foursquare", question="made up", task=STUDY.task, seeds=(0, 1, 2),
+    arms=(Arm("day known", "NoPosition()"), Arm("day unknown", "Alibi()")), budget=Budget(epochs=1),
+    decision=Decision(baseline="day known", split="delivered"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "right, expected",
+    [
+        (30, ("not reproduced", "reproduced")),
+        (20, ("not reproduced", "undecided")),
+        (8, ("undecided", "not reproduced")),
+    ],
+)
+def test_a_prediction_beside_what_is_reported_and_beside_rules(tmp_path, right, expected):
+    """Five users were asked 50 things each, 40 of which training has; the rules know about 20 of both."""
+    folder = study_folder(FORMS, tmp_path)
+    write_spec(FORMS, folder)
+    users = {str(user): [50, right + user % 2, 40, right + user % 2] for user in range(5)}
+    rules = {str(user): [50, 20 + user // 2 % 2, 40, 20 + user // 2 % 2] for user in range(5)}
+    metrics = {"all": {"acc@1": right / 50}, "seen": {"acc@1": right / 40}}
+    for run in FORMS.runs():
+        reported = 0.4 + (0.5 if right == 8 else 0.01) * run.seed
+        test = {"value": reported, "users": users, "metrics": {"all": {"acc@1": reported}}}
+        splits = {
+            "test": test,
+            "delivered": {"value": 0.3, "users": users, "metrics": {**metrics, "all": {"acc@1": 0.3}}},
+        }
+        done = {"status": "done", "losses": [], "evaluations": [{"step": 1, "splits": splits}]}
+        records.write(
+            folder / run.file_name,
+            {"hash": FORMS.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "wall_seconds": 1.0, "result": done},
+        )  # fmt: skip
+    habit = {"users": rules, "metrics": {name: {"acc@1": 0.4} for name in ("all", "seen")}, "value": 0.4}
+    worse = habit | {"metrics": {name: {"acc@1": 0.1} for name in ("all", "seen")}}
+    records.write(folder / "baselines.json", {"hash": FORMS.hash, "baselines": {"worse": worse, "habit": habit}})
+    lost, beaten = (verdict(f"pointer-checkins-{name}", tmp_path) for name in ("delivered", "rules"))
+    assert (lost.verdict, beaten.verdict) == expected
+    assert lost.evidence.figures["lost"][0] == pytest.approx(10)
+    gains = [right + user % 2 - 20 - user // 2 % 2 for user in range(5)]
+    assert beaten.evidence.figures["seen_gain"] == pytest.approx(100 * sum(gains) / 200)
+    assert beaten.evidence.figures["all_gain"] == pytest.approx(100 * sum(gains) / 250)
+    assert "On answers that occur in training day unknown has" in beaten.reason and "'habit' 40.00" in beaten.reason
+
+
 @pytest.mark.parametrize(
     "bias, expected",
     [

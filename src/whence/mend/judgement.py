@@ -35,9 +35,9 @@ RATIOS = ("tokens_read", "prompt_seconds", "token_seconds", "peak_bytes")
 ORDER = ("better", "undecided", "equivalent", "worse")
 
 
-def load_trial(folder: Path) -> tuple[TrialPlan, Record]:
+def load_trial(folder: Path, reader: records.RecordReader | None = None) -> tuple[TrialPlan, Record]:
     """The plan of a trial and the content of its file."""
-    content = records.read(folder / PLAN)
+    content = (reader or records.RecordReader()).read(folder / PLAN)
     plan = read_trial_plan(content["plan"])
     if plan.hash != content["hash"]:
         raise usage_error(
@@ -167,6 +167,7 @@ def select_rounds(
     """
     judged: dict[str, ByTask] = {}
     missing: dict[str, int] = {}
+    items = {task["items"]: split_rounds(split_items(task["items"], plan.seed)[1], plan.rounds) for task in tasks}
     for label in labels:
         own = [one for one in answers if one["label"] == label and one["half"] == JUDGE]
         found = {(one["round"], one["task"], one["condition"]) for one in own}
@@ -176,7 +177,7 @@ def select_rounds(
                 (number, task["task"], slot)
                 for task in tasks
                 for slot in task["gold_slots"]
-                if split_rounds(split_items(task["items"], plan.seed)[1], plan.rounds)[number]
+                if items[task["items"]][number]
             ]
             if not all(key in found for key in needed):
                 break

@@ -57,7 +57,7 @@ def find_trials(folders: LedgerFolders, model: str) -> Iterator[tuple[Path, Any,
     """Folder, plan and plan file of every trial of a model, which is named by the beginning of its name or of its type."""
     base = folders.results / FOLDER
     for folder in folders.reader.find_folders(base, PLAN):
-        plan, content = load_trial(folder)
+        plan, content = load_trial(folder, folders.reader)
         names = (Path(plan.model).name, content["model"].get("type", ""))
         if any(name.lower().startswith(model.lower()) for name in names):
             yield folder, plan, content
