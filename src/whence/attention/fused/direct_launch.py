@@ -49,3 +49,9 @@ class DirectLaunch:
         known = tuple(map(int, triton.__version__.split(".")[:2])) in KNOWN_VERSIONS
         if known and hasattr(compiled, "packed_metadata"):  # the interpreter returns nothing
             self._compiled = compiled
+
+
+def wait_for_gpu(device: torch.device) -> None:
+    """Wait until a tensor that a plan keeps is complete: a later call may read it in another stream."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()

@@ -127,12 +127,9 @@ def describe_call(a: Arguments) -> EagerCall | None:
         kv_len += len(a.cache)
     mask, mask_key = _find_mask(a), None
     if mask is not None:
-        x = mask[1]
-        if type(x) is not Tensor or q.shape[2] != kv_len or kv_len > MAX_MASKED_TOKENS:
+        mask_key = _mask_key(*mask) if q.shape[2] == kv_len <= MAX_MASKED_TOKENS else None
+        if mask_key is None:
             return None
-        if not torch_modes.can_read_values(x) or x.layout is not torch.strided or x.is_neg() or x.data_ptr() % 16:
-            return None
-        mask_key = (mask[0], x.shape, x.stride(), x.dtype, x.device)
     learns = torch.is_grad_enabled()
     form = buckets = None
     if len(parts) == 1:
@@ -152,7 +149,7 @@ def describe_call(a: Arguments) -> EagerCall | None:
         facts = _function_key(parts)
         if facts is None:
             return None
-        mechanism = (buckets is None, *facts)
+        mechanism = (None if buckets is None else parts[0].form, *facts)
     else:
         part = parts[0]
         mechanism = (form.signature, type(part), part.heads, part.causal_only, part.length, part.context)
@@ -175,6 +172,15 @@ def _find_mask(a: Arguments) -> tuple[str, Tensor] | None:
     if a.key_mask is not None:
         return "key_mask", a.key_mask
     return None if a.segment_ids is None else ("segment_ids", a.segment_ids)  # type: ignore[return-value]
+
+
+def _mask_key(name: str, mask: object) -> tuple[Any, ...] | None:
+    """The facts of padding or segments; None if a kernel cannot read them in place, or the host cannot read the result."""
+    if type(mask) is not Tensor or not torch_modes.can_read_values(mask):
+        return None
+    if mask.layout is not torch.strided or mask.is_neg() or mask.data_ptr() % 16:
+        return None
+    return name, mask.shape, mask.stride(), mask.dtype, mask.device
 
 
 def _without_rotary(parts: tuple[Position, ...]) -> tuple[tuple[Position, ...], Rotary | None]:
@@ -204,7 +210,10 @@ def _function_key(parts: tuple[Position, ...]) -> tuple[Any, ...] | None:
         if not effects or not effects <= ON_SCORES or part.length == "query":
             return None
         facts += (type(part), effects, part.heads, part.causal_only, part.length, part.context, part.decays)
-        facts += (getattr(part, "head_dim", None), getattr(part, "form", None))
+        head_dim = getattr(part, "head_dim", None)
+        if head_dim is not None and type(head_dim) is not int:
+            return None
+        facts.append(head_dim)
         _add_tensor_facts(part, facts)
     return tuple(facts)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from whence import hook_outputs, torch_modes
 from whence.attention.fused.closed_forms import SLOPE, ClosedForm
-from whence.attention.fused.direct_launch import DirectLaunch
+from whence.attention.fused.direct_launch import DirectLaunch, wait_for_gpu
 from whence.attention.fused.packing import ceil_div, next_power_of_two
 from whence.attention.fused.table_kernels import (
     BUCKET_BLOCK,
@@ -217,6 +217,7 @@ class FunctionTables(PlannedTables):
                 base = torch.arange(first, first + count, device=self.device, dtype=torch.float32)
             if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 return base[:entries]  # computed when the graph is replayed, so not for other calls
+            wait_for_gpu(self.device)
             self._kept = base, first, base._version
         return base if base.shape[0] == entries else base[:entries]
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from whence.attention.fused.direct_launch import DirectLaunch
+from whence.attention.fused.direct_launch import DirectLaunch, wait_for_gpu
 from whence.attention.fused.packing import ceil_div, next_power_of_two
 from whence.position.rotary import Rotary
 
@@ -101,6 +101,7 @@ class Rotation:
                 cos, sin = angle.cos() * rotary.attention_factor, angle.sin() * rotary.attention_factor
             if self._device.type == "cuda" and torch.cuda.is_current_stream_capturing():
                 return cos, sin  # computed when the graph is replayed, so not for other calls
+            wait_for_gpu(self._device)
             self._cos, self._sin = cos, sin
         return self._cos, self._sin
 
