@@ -209,6 +209,7 @@ def planted_curves(record: dict[str, Any]) -> str:
             possible = case["attainable"]
             row = [level, name, str(case.get("seeds") or protocol["seeds"])]
             row += [f"{family} of {len(case['runs'])}", f"{case['recovered']} of {len(case['runs'])}"]
+            row += [judge_curve(protocol, case)]
             row += ["n/a" if possible is None else f"{100 * possible:.0f} %"]
             rows.append([*row, "n/a" if possible is None else str(case["seeds_needed"])])
     share = protocol.get("attainable", 0.95)
@@ -218,11 +219,18 @@ def planted_curves(record: dict[str, Any]) -> str:
         "seeds",
         "family named",
         "family, and parameters within 10 %",
+        "criterion",
         "attainable",
         f"seeds for {100 * share:.0f} %",
     ]
     verdicts = ", ".join(f"{level} {'met' if met else 'not met'}" for level, met in record["met"].items())
-    return f"{markdown(head, rows)}\n\nCriterion: {verdicts}."
+    return f"{markdown(head, rows)}\n\nCriterion of all curves together: {verdicts}."
+
+
+def judge_curve(protocol: dict[str, Any], case: dict[str, Any]) -> str:
+    """Whether the runs of one curve reach the number that a protocol requires of them."""
+    required = protocol["required_null" if case["family"] == "no effect" else "required"]
+    return "met" if case["recovered"] >= required else "not met"
 
 
 def learned_curves(record: dict[str, Any]) -> str:
@@ -233,6 +241,7 @@ def learned_curves(record: dict[str, Any]) -> str:
         family = sum(run["named"] == case["family"] for run in runs)
         worst = max((error for run in runs for error in run["errors"].values()), default=None)
         row = [name, f"{family} of {len(runs)}", f"{case['recovered']} of {len(runs)}"]
+        row += [judge_curve(record["protocol"], case)]
         row += ["n/a" if worst is None else f"{100 * worst:.1f} %"]
         rows.append(
             [
@@ -241,11 +250,11 @@ def learned_curves(record: dict[str, Any]) -> str:
             ]
         )
     head = [
-        "curve of the teacher", "family named", "family, and parameters within 10 %", "largest error of a parameter",
+        "curve of the teacher", "family named", "family, and parameters within 10 %", "criterion", "largest error of a parameter",
         "spread of a student", "largest error of the mean",
     ]  # fmt: skip
     met = "met" if record["met"]["converged"] else "not met"
-    return f"{markdown(head, rows)}\n\nCriterion: {met}."
+    return f"{markdown(head, rows)}\n\nCriterion of all curves together: {met}."
 
 
 def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
