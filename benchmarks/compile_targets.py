@@ -122,7 +122,7 @@ def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
         return whence.attend(q, k, v, position=position, causal=True, backend="triton", **options)
 
     attend(4, 2, 128, 128).sum().backward()  # by a plan, where there is one
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(name != "swin")  # its gradient is added by atomics
     attend(4, 2, 128, 128, lengths=torch.tensor([100])).sum().backward()
     torch.use_deterministic_algorithms(False)
     with torch.no_grad():
