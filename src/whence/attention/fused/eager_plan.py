@@ -236,6 +236,7 @@ class Plan:
         if any(dense):
             shape = (sum(dense), self.batch, heads, stride)
             table_sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        bias_grad_offset = self.batch * heads * stride if all(dense) else 0
         sizes = (self.batch, heads, self.q_len, self.lse_stride, kv_len, offset, first, window or 0, stride)
         facts = (window is not None, strides)
         self._tiled(
@@ -251,7 +252,7 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, table_sums, sums, head_values,
-            delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, self.batch * heads * stride,
+            delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, bias_grad_offset,
             self.qk_scale, self.qk_grad_scale, 0.0, 0,
         )  # fmt: skip
         tile = self.dkdv_tile
