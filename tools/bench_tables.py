@@ -38,14 +38,19 @@ def find_pairs(results: Path = RESULTS) -> list[tuple[Path, Path]]:
     ]
 
 
+def short_name(plan: dict[str, Any]) -> str:
+    """A model with what is attached or applied; the settings of an intervention are in its record."""
+    identity = plan["identity"]
+    applied = identity.get("intervention")
+    parts = [*(one["position"] for one in identity["attached"]), *([applied["name"]] if applied else [])]
+    return " with ".join([plan["model"], " and ".join(parts)]) if parts else str(plan["model"])
+
+
 def compare_pair(before: Path, after: Path) -> dict[str, Any]:
     """The comparison of a pair under short names, with the command that made it."""
-    content = RecordReader().read(after / "bench.json")
-    labels = [
-        content["plan"]["model"],
-        f"{content['plan']['model']} with {content['plan']['identity']['intervention']['name']}",
-    ]
-    return compare_benchmarks(before, after, labels, command=content["command"])
+    contents = [RecordReader().read(folder / "bench.json") for folder in (before, after)]
+    names = [short_name(content["plan"]) for content in contents]
+    return compare_benchmarks(before, after, names, command=contents[1]["command"])
 
 
 def before_after(results: Path = RESULTS) -> str:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench_tables import short_name
 from papers_pages import source_page
 from record_facts import provenance_table
 from task_table import task_table
@@ -136,7 +137,7 @@ def benchmarks() -> str:
         found = collect_bench(folder)
         for task in found["tasks"]:
             scores = "; ".join(f"{name_metric(one['metric'])} {format_score(one)}" for one in task["metrics"])
-            cells = (found["name"], name_task(task), str(task["items"]), scores, f"`{found['command']}`")
+            cells = (short_name(found["plan"]), name_task(task), str(task["items"]), scores, f"`{found['command']}`")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
