@@ -133,10 +133,12 @@ def test_the_studies_that_are_read_are_there_with_their_arms():
     """The ledger names studies, arms and questions that the folder of studies has."""
     known = {}
     for path in (FOLDER / "studies").rglob("*.py"):
-        studies = runpy.run_path(str(path)).get("studies", list)  # experiments have none
+        module = runpy.run_path(str(path))
+        studies = module.get("studies", list)  # experiments have none
         scaled = studies is not list and "scale" in inspect.signature(studies).parameters
         for study in (*studies("cpu"), *studies("gpu")) if scaled else studies():
             known[study.name] = study
+        known |= {study.name: study for data in module.get("DATA", ()) for study in studies(data=data)}
     for claim in CLAIMS:
         if "study" not in claim.arguments:
             continue
