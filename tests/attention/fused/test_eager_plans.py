@@ -231,6 +231,20 @@ def test_hooks_of_a_planned_call_are_validated(plans):
         planned(position, q, k, v, causal=False)
 
 
+def test_dropout_is_that_of_a_call_without_a_plan(plans, monkeypatch):
+    position = Epar(2, context=40, learnable=True)
+    *tensors, grad_out = random_inputs(*FEW)
+    results = []
+    for enabled in (True, False):
+        monkeypatch.setattr(eager, "ENABLED", enabled)
+        torch.manual_seed(3)
+        results.append(run(position, tensors, grad_out, {"causal": True, "dropout": 0.4}, backend="triton"))
+    assert plans.count("forward_kernel") == 1
+    assert not torch.allclose(results[0][0], planned(position, *tensors), atol=0.1)
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y)
+
+
 def test_second_derivative_raises(plans):
     q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)
     q.requires_grad_()

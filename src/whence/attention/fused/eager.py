@@ -5,8 +5,8 @@ plan runs it and is kept in the position. Later calls of the same signature find
 kernels. The key holds every fact that validation and the choice of a backend read, except values of tensors, so a plan never skips
 a check that could fail.
 
-Plans cover mechanisms that scale or bias scores by distance, alone or beside rotary, without masks over pairs, explicit positions
-and dropout: a whole sequence, short ones also with padding or segments, or the next tokens of a preallocated cache. EPAR, ALiBi,
+Plans cover mechanisms that scale or bias scores by distance, alone or beside rotary, without masks over pairs and explicit
+positions: a whole sequence, short ones also with padding or segments, or the next tokens of a preallocated cache. EPAR, ALiBi,
 the power prior and T5's buckets have kernels for their tables. The hooks of any other mechanism, or of a sum, are evaluated in
 each call. The values of padding and segments are read in each call, too.
 """
@@ -159,7 +159,7 @@ def describe_call(a: Arguments) -> EagerCall | None:
     key = (
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), dtype, k.dtype, v.dtype, device, k.device, v.device,
         q.requires_grad, k.requires_grad, v.requires_grad, cache_key, mask_key, learns, needs_gradient, a.causal, a.window, a.scale,
-        a.temperature, a.skip_blocks, a.backend, mechanism, rotary_key(rotary),
+        a.temperature, a.dropout, a.skip_blocks, a.backend, mechanism, rotary_key(rotary),
         None if half_precision else torch.backends.cuda.matmul.fp32_precision, tuple(backends.BACKENDS.values()),
     )  # fmt: skip
     return EagerCall(key, form, buckets, rotary, a, needs_gradient, mask)
@@ -237,8 +237,8 @@ def rotary_key(rotary: Rotary | None) -> tuple[Any, ...] | None:
 
 
 def _takes_plain(a: Arguments) -> bool:
-    """Whether nothing but the mechanism, causality, a window, scales and one of padding and segments acts on the scores, each
-    of the exact type.
+    """Whether nothing but the mechanism, causality, a window, scales, dropout and one of padding and segments acts on the scores,
+    each of the exact type.
 
     1 == True == 1.0 for a key, but validation tells them apart.
     """
@@ -246,7 +246,7 @@ def _takes_plain(a: Arguments) -> bool:
     return (
         a.clock is None and a.q_input is None and a.q_positions is None and a.k_positions is None and masks <= (a.cache is None)
         and a.attn_mask is None and a.mask_fn is None and a.return_weights is False
-        and a.check_finite is False and type(a.dropout) is float and a.dropout == 0.0
+        and a.check_finite is False and type(a.dropout) is float
         and type(a.causal) is bool and type(a.skip_blocks) is bool and type(a.temperature) is float
         and (a.scale is None or type(a.scale) is float) and (a.window is None or type(a.window) is int)
         and (a.backend == "auto" or a.backend == "triton")

@@ -59,7 +59,7 @@ class Plan:
         a = call.arguments
         q, k, v = a.q, a.k, a.v
         self.device = q.device
-        self.causal, self.window = a.causal, a.window
+        self.causal, self.window, self.dropout = a.causal, a.window, a.dropout
         self.batch, self.heads, self.q_len, self.head_dim = q.shape
         self.kv_heads, self.value_dim = k.shape[1], v.shape[3]
         self.group_size = self.heads // self.kv_heads
@@ -87,7 +87,7 @@ class Plan:
         self.flags: dict[str, Any] = {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
             "HAS_SCORE_SCALE": tables.has_score_scale, "HAS_BIAS": tables.has_bias, "HAS_SLOPE": self.has_slope, "CLOCK": 0,
-            "CAUSAL": a.causal, "HAS_SEGMENTS": call.mask is not None, "HAS_DROPOUT": False,
+            "CAUSAL": a.causal, "HAS_SEGMENTS": call.mask is not None, "HAS_DROPOUT": a.dropout > 0,
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
         # a short sequence without a cache has few keys, too: the forward kernel needs one launch for them, not two
@@ -135,15 +135,16 @@ class Plan:
                 return None
         extent = self._extent(k.shape[2], offset) if self._whole is None else self._whole
         tensors = self.tables.tensors(call, extent)
+        seed = int(torch.randint(2**31 - 1, (), dtype=torch.int64)) if self.dropout > 0 else 0
         # a hook may depend on any tensor, so whether its output needs a gradient is known only now
         if call.needs_gradient or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
-            return PlannedAttention.apply(self, extent, ids, call.arguments.q, k, v, *tensors)
-        return self.forward(call.arguments.q, k, v, tensors, extent, ids, needs_gradient=False)[0]
+            return PlannedAttention.apply(self, extent, ids, seed, call.arguments.q, k, v, *tensors)
+        return self.forward(call.arguments.q, k, v, tensors, extent, ids, seed, needs_gradient=False)[0]
 
     # --- forward -------------------------------------------------------------------------------------------------------
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, *,
+        self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, seed: int, *,
         needs_gradient: bool,
     ) -> Saved:  # fmt: skip
         """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
@@ -157,7 +158,7 @@ class Plan:
         out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
         q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
         if self.few_queries:
-            self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, needs_gradient)
+            self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
         else:
             tile = self.forward_tile
             if needs_gradient and self._needs_filled_lse(tile.block_m):
@@ -170,13 +171,13 @@ class Plan:
                 self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
                 self._tiles(v, tile.block_n, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
                 lse, table, head_values, lse, lse, lse, q_ids, k_ids, ranges, lse, lse, lse, self.batch, heads, self.q_len,
-                self.lse_stride, kv_len, offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, 0.0, 0,
+                self.lse_stride, kv_len, offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, self.dropout, seed,
             )  # fmt: skip
         return out, q, k, lse, table, derivatives, head_values
 
     def _decode(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, q_ids: Tensor,
-        k_ids: Tensor, extent: Extent, needs_gradient: bool,
+        k_ids: Tensor, extent: Extent, seed: int, needs_gradient: bool,
     ) -> None:  # fmt: skip
         kv_len, offset, first, _, stride, window = extent
         tile = self.decode_tile
@@ -189,7 +190,7 @@ class Plan:
             self._tiles(v, tile.block_n, self.block_dv), partial_out, partial_max, partial_sum, table, head_values, lse,
             lse, q_ids, k_ids, lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale,
             *q.stride()[:3],
-            self.head_dim, splits.low, splits.high, splits.keys, splits.count, 0.0, 0,
+            self.head_dim, splits.low, splits.high, splits.keys, splits.count, self.dropout, seed,
         )  # fmt: skip
         block = max(2, next_power_of_two(splits.count))
         combine = self._launches.get(("combine", block, needs_gradient))
@@ -215,7 +216,7 @@ class Plan:
 
     def backward(
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor,
-        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None,
+        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, seed: int,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         """The gradients of q, k, v and of the tensors of the tables."""
         tables, heads, count = self.tables, self.heads, self.tables.num_derivatives
@@ -253,7 +254,7 @@ class Plan:
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, table_sums, sums, head_values,
             delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, bias_grad_offset,
-            self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            self.qk_scale, self.qk_grad_scale, self.dropout, seed,
         )  # fmt: skip
         tile = self.dkdv_tile
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
@@ -268,7 +269,7 @@ class Plan:
             self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
             self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
             self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values, delta,
-            delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale, 0.0, 0,
+            delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale, self.dropout, seed,
         )  # fmt: skip
         if self.rotation is not None:
             self.rotation.rotate_gradients(dq, dk)
@@ -324,12 +325,12 @@ class PlannedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, extent: Extent, ids: TokenIds | None, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor
-    ) -> Tensor:
-        out, *saved = plan.forward(q, k, v, tensors, extent, ids, needs_gradient=True)
+        ctx: Any, plan: Plan, extent: Extent, ids: TokenIds | None, seed: int, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor
+    ) -> Tensor:  # fmt: skip
+        out, *saved = plan.forward(q, k, v, tensors, extent, ids, seed, needs_gradient=True)
         rotated_q, rotated_k, *rest = saved
         ctx.save_for_backward(rotated_q, rotated_k, v, out, *rest, *tensors)
-        ctx.plan, ctx.extent, ctx.ids = plan, extent, ids
+        ctx.plan, ctx.extent, ctx.ids, ctx.seed = plan, extent, ids, seed
         return out
 
     @staticmethod
@@ -343,9 +344,9 @@ def _backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
     q, k, v, out, lse, table, derivatives, head_values, *tensors = ctx.saved_tensors
     plan: Plan = ctx.plan
     gradients = plan.backward(
-        grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.extent, ctx.ids
+        grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.extent, ctx.ids, ctx.seed
     )
-    return (None, None, None, *gradients)
+    return (None, None, None, None, *gradients)
 
 
 _backward_once = once_differentiable(_backward)
