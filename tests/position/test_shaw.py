@@ -34,7 +34,7 @@ POSITIONS = {
 
 @pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS.keys())
 @pytest.mark.parametrize("heads", [None, 3])
-@pytest.mark.parametrize("clip", [1, 2, 16])
+@pytest.mark.parametrize("clip", [1, 16])
 @pytest.mark.parametrize("products", [False, True], ids=["by index", "by products"])
 def test_the_papers_two_sums_in_float64(
     positions: tuple[torch.Tensor, torch.Tensor], heads: int | None, clip: int, products: bool,

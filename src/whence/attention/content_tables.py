@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -23,7 +22,7 @@ def why_no_content_tables(position: Position, scale: float, dropout: float) -> s
     """Why the content effects are not one table of score terms and one of value vectors, as a clause; None when they are."""
     for hook in sorted(CONTENT & position.effects):
         parts = [part for part in position.parts if hook in part.effects]
-        without = [part for part in parts if not any(_has_table(part, name) for name in _table_hooks(hook))]
+        without = [part for part in parts if not [name for name in _table_hooks(hook) if _has_table(part, name)]]
         if without:
             return f"{type(without[0]).__name__} has no {' or '.join(_table_hooks(hook))}"
         if len(parts) > 1:
@@ -83,15 +82,13 @@ def coordinate_bias_table(position: Position, heads: int, batch: int, layout: La
         rule, remedy = "it must return a whence.CoordinateTable", "return CoordinateTable(values, grid)"
         got = f"an output of type {type(table).__name__}"
         raise usage_error(f"{name}.coordinate_bias_table", got, rule, remedy)
-    entries = math.prod(2 * size - 1 for size in table.grid)
     rows = 1 if table.values.shape[0] == 1 else heads
-    hook_outputs.require_shape(name, "coordinate_bias_table", table.values, (rows, entries))
+    hook_outputs.require_shape(name, "coordinate_bias_table", table.values, (rows, table.entries))
     assert layout.offset is not None
     q_len, kv_len = layout.q_positions.shape[1], layout.k_positions.shape[1]
     values = table.extend(max(abs(layout.offset - kv_len + 1), abs(layout.offset + q_len - 1)))
-    q_places, k_places = (
-        table.places(x).int().expand(batch, -1).contiguous() for x in (layout.q_positions, layout.k_positions)
-    )
+    q_places = table.places(layout.q_positions).int().expand(batch, -1).contiguous()
+    k_places = table.places(layout.k_positions).int().expand(batch, -1).contiguous()
     return Coordinates(values.float().expand(heads, -1), q_places, k_places)
 
 

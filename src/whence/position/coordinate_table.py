@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +23,13 @@ class CoordinateTable:
     values: Tensor  # [heads or 1, (2 * size - 1) * ...]
     grid: tuple[int, ...]
 
+    @property
+    def entries(self) -> int:
+        entries = 1
+        for size in self.grid:
+            entries *= 2 * size - 1
+        return entries
+
     def gather(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """The value of queries at ``[B or 1, T]`` for keys at ``[B or 1, S]``: ``[B or 1, heads or 1, T, S]``."""
         q, k = (grid_coordinates(x, self.grid) for x in (q_positions, k_positions))
@@ -37,13 +43,15 @@ class CoordinateTable:
 
     def extend(self, distance: int) -> Tensor:
         """The values with the first axis so extended that no position at most ``distance`` apart is beyond it."""
-        reach = distance // math.prod(self.grid[1:]) + 1
-        missing = reach - (self.grid[0] - 1)
+        stride = 1  # loops, because torch.compile traces them
+        for size in self.grid[1:]:
+            stride *= size
+        missing = distance // stride + 1 - (self.grid[0] - 1)
         if missing <= 0:
             return self.values
         rows = self.values.unflatten(1, (2 * self.grid[0] - 1, -1))
-        ends = (rows[:, end : end + 1].expand(-1, missing, -1) for end in (0, rows.shape[1] - 1))
-        return torch.cat([next(ends), rows, next(ends)], 1).flatten(1)
+        first, last = rows[:, :1].expand(-1, missing, -1), rows[:, -1:].expand(-1, missing, -1)
+        return torch.cat([first, rows, last], 1).flatten(1)
 
     def places(self, positions: Tensor) -> Tensor:
         """One integer per position, so that a difference of two is that of their values in the table.

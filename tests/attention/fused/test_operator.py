@@ -9,7 +9,7 @@ import torch
 from reference_comparison import perturb, random_inputs, random_tensors
 from torch.utils.checkpoint import checkpoint
 
-from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, T5Bias, WhenceError, attend, explain
+from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, SwinBias, T5Bias, WhenceError, attend, explain
 from whence.attention.fused.fused_call import (
     NUM_ARGUMENTS,
     NUM_TENSORS,
@@ -199,6 +199,8 @@ COMPILED = {
     "few numbers": (lambda: Epar(HEADS, context=9, learnable=True) + PowerPrior(HEADS, alpha=0.1), {"causal": True}),
     "dense": (lambda: T5Bias(HEADS, std=1.0) + Sink(HEADS), {"causal": True, "lengths": torch.tensor([20, 11])}),
     "fixed": (lambda: Alibi(HEADS), {"causal": True, "segment_ids": torch.arange(20) // 8}),
+    "row tables": (lambda: Shaw(16, clip=3, value_dim=24), {"causal": True}),
+    "coordinates": (lambda: SwinBias(HEADS, (4, 5)), {"causal": False}),
 }
 
 
