@@ -67,7 +67,7 @@ MECHANISMS = {
 }
 FEW = (2, 4, 2, 3, 140, 20, 24)
 CASES = [
-    ("Shaw", "causal", OVER, SINGLE),
+    ("Shaw", "holes", OVER, SINGLE),
     ("Shaw", "both sides, scaled", PAIR, HALF),
     ("Shaw", "key_mask", FEW, HALF),
     ("Shaw, wide", "both sides", (1, 2, 2, 70, 140, 16, 16), SINGLE),
