@@ -22,12 +22,13 @@ SMALL = [
     "options, parts",
     [
         (["--task", "flurb"], ("flurb", "unknown")),
-        (["--task", "lm", "--acts-on", "rotation"], ("--acts-on", "'rotation'", "pass bias")),
+        (["--task", "lm", "--acts-on", "rotation"], ("--acts-on", "'rotation'", "scale or both", "pass bias")),
         (["--smoothness", "0,-1"], ("--smoothness", "'0,-1'", "0,0.003")),
         (["--budget", "soon"], ("--budget", "'soon'", "20m")),
         (["--task", "lm", "--context", "4"], ("4 tokens", "at least 10", "--context")),
         (["--data", "missing.txt"], ("--data", "missing.txt", "check the path")),
         (["--task", "lm", "--model", "quick"], ("--task", "'lm'", "leave out")),
+        (["--model", "./nowhere"], ("whence discover --model ./nowhere", "no such folder", "check the path")),
         (["--tokens", "bytes"], ("--tokens", "no --data", "add --data")),
     ],
 )

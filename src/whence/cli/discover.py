@@ -134,6 +134,8 @@ def discover(
         discover_model(model, data, Texts(seeds or usual.count, context or usual.tokens), out, deadline, results)
         return
     multiples = default_studies.parse_lengths(lengths)
+    if acts_on not in ("bias", "scale", "both", BOTH):
+        raise usage_error("--acts-on", repr(acts_on), "it is bias, scale or both", "pass bias, for example")
     own_smoothness = None if smoothness is None else parse_smoothness(smoothness)
     if challenger:
         require_package("gplearn", "the challenger of whence discover (or pass --no-challenger)", "discover")

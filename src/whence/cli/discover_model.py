@@ -69,7 +69,7 @@ def discover_model(
 
     records.require_output_folder("--out", out)
     text, source = read_text(data)
-    lm = probe.load(name)
+    lm = probe.load(name, command="whence discover --model")
     rows = cut_tokens(lm.tokenizer, text, texts, source)
     plan = {
         "model": name, "source": source, "texts": texts.count, "tokens": texts.tokens, "identity": identify(lm),
