@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MAX_ONE_HOT = 512  # entries; beyond, a one-hot matrix needs more memory than its speed is worth
+MAX_ONE_HOT = 128  # entries; beyond, a one-hot matrix needs more memory than its speed is worth
 
 
 @dataclass(frozen=True)

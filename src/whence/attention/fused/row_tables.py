@@ -28,9 +28,8 @@ import triton.language as tl
 from whence.attention.fused.diagonals import load_f32
 
 COORDINATES = tl.constexpr(2)  # in place of clipped
-GRADIENT_COPIES = tl.constexpr(
-    16
-)  # of a table of coordinates: blocks of queries add to several, which are summed at the end
+#: of a table of coordinates: blocks of queries add to several, which are summed at the end
+GRADIENT_COPIES = tl.constexpr(16)
 
 
 @triton.jit
