@@ -75,45 +75,35 @@ def studies(visits: str | None = None, data: str | None = None) -> list[Study]:
         return [_forms({"data": visits, "sha256": hash_data(Path(visits))}, with_duration)]
     return [
         _forms({"data": "geolife"}, with_duration=True),
-        Study(
-            name="next-location",
-            question="Which position helps a pointer to say where someone goes next?",
-            about="GeoLife stays, seven days of history, the day of the next visit known. Each run keeps the weights that did "
+        _ablation(
+            "next-location",
+            "Which position helps a pointer to say where someone goes next?",
+            "GeoLife stays, seven days of history, the day of the next visit known. Each run keeps the weights that did "
             "best on the validation days.",
-            task=TASK,
-            task_settings={"data": "geolife"},
-            model=MODEL,
-            arms=ARMS,
-            seeds=SEEDS,
-            budget=BUDGET,
-            decision=Decision(baseline="Recency"),
+            ARMS,
         ),
-        Study(
-            name="next-place-models",
-            question="Does the pointer-generator transformer say better where someone goes next than its LSTM predecessor?",
-            about="The same stays, budget and seeds, the day of the next visit known. The settings were chosen for the "
+        _ablation(
+            "next-place-models",
+            "Does the pointer-generator transformer say better where someone goes next than its LSTM predecessor?",
+            "The same stays, budget and seeds, the day of the next visit known. The settings were chosen for the "
             "transformer alone.",
-            task=TASK,
-            task_settings={"data": "geolife"},
-            model=MODEL,
-            arms=MODELS,
-            seeds=SEEDS,
-            budget=BUDGET,
-            decision=Decision(baseline=PREDECESSOR),
+            MODELS,
         ),
-        Study(
-            name="next-location-layers",
-            question="Does a second layer help to say where someone goes next?",
-            about="The same stays, budget and seeds, the day of the next visit known. The settings were chosen for one layer.",
-            task=TASK,
-            task_settings={"data": "geolife"},
-            model=MODEL,
-            arms=LAYERS,
-            seeds=SEEDS,
-            budget=BUDGET,
-            decision=Decision(baseline="one layer"),
+        _ablation(
+            "next-location-layers",
+            "Does a second layer help to say where someone goes next?",
+            "The same stays, budget and seeds, the day of the next visit known. The settings were chosen for one layer.",
+            LAYERS,
         ),
     ]
+
+
+def _ablation(name: str, question: str, about: str, arms: tuple[Arm, ...]) -> Study:
+    """Arms on GeoLife in the source's form, against the first of them."""
+    return Study(
+        name=name, question=question, about=about, task=TASK, task_settings={"data": "geolife"}, model=MODEL, arms=arms,
+        seeds=SEEDS, budget=BUDGET, decision=Decision(baseline=arms[0].name),
+    )  # fmt: skip
 
 
 def _forms(
