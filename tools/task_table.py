@@ -50,7 +50,9 @@ def read_column(folder: Path, reader: RecordReader) -> dict[str, str]:
         summary = lab.summarize_arm(study, arm, folder, reader)
         scores = [factor * one["evaluations"][-1]["splits"][split] for one in summary["curves"].values()]
         done = len(scores) == len(study.seeds)
-        cells[arm.name] = f"{statistics.mean(scores):.1f} ± {statistics.stdev(scores):.1f}" if done else "-"
+        # a perplexity per byte is a small number
+        digits = 2 if task["metric"] == "perplexity" and statistics.mean(scores) < 10 else 1
+        cells[arm.name] = f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}" if done else "-"
     cells["best rule without training"] = best_rule(
         reader.read(folder / "baselines.json")["baselines"], task["metric"], split, factor, task["higher_is_better"]
     )
