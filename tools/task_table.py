@@ -52,7 +52,9 @@ def read_column(folder: Path, reader: RecordReader) -> dict[str, str]:
         done = len(scores) == len(study.seeds)
         # a perplexity per byte is a small number
         digits = 2 if task["metric"] == "perplexity" and statistics.mean(scores) < 10 else 1
-        cells[arm.name] = f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}" if done else "-"
+        cells[arm.name] = (
+            f"{statistics.mean(scores):.{digits}f} ± {statistics.stdev(scores):.{digits}f}" if done else "-"
+        )
     cells["best rule without training"] = best_rule(
         reader.read(folder / "baselines.json")["baselines"], task["metric"], split, factor, task["higher_is_better"]
     )

@@ -65,7 +65,7 @@ def test_the_other_tasks(name, metric, tmp_path):
 @pytest.mark.parametrize("name", FILES)
 def test_steps_of_the_gpu_follow_from_the_size_of_the_data(name):
     for study in FILES[name]["studies"]("gpu"):
-        assert "epochs" in study.about and study.budget.steps <= 2500
+        assert "epochs" in study.about and study.budget.steps <= 4000
 
 
 def test_size_for_a_data_set():

@@ -53,8 +53,8 @@ SIZES = {
 def size_for(scale: str, inputs: int = 0, epochs: float = 0, **changes: Any) -> TrainingSize:
     """The size of a scale for a data set: so many steps that each of its ``inputs`` occurs ``epochs`` times.
 
-    Small models on an accelerator are limited by the launches of kernels, so a run of the scale "gpu" has at most about
-    2,000 steps: the nine arms with five seeds then take a few minutes with twelve runs side by side.
+    Small models on an accelerator are limited by the launches of kernels, so a run of the scale "gpu" has about 2,000
+    steps, and 4,000 at most: the nine arms with five seeds then take a few minutes with twelve runs side by side.
 
     >>> size_for("gpu", inputs=216, epochs=30, batch_size=16).steps
     405

@@ -30,7 +30,7 @@ SCALES: dict[str, dict[str, dict[str, Any]]] = {
 #: lower learning rate and more steps, and not at all with those of SQuAD
 GPU = {
     "squad": size_for("gpu", 22_400, 2, batch_size=32, lr=1e-3),
-    "questions": size_for("gpu", batch_size=64, lr=3e-4, steps=4000, dropout=0.0),
+    "questions": size_for("gpu", 40_000, 6.4, batch_size=64, lr=3e-4, dropout=0.0),
 }
 #: settings of the size for another data set
 OWN = {
