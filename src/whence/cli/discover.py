@@ -177,7 +177,9 @@ def discover(
     check_mechanism(mechanism, record)
     print_answer(record, mechanism)
     finish(record, place, [], results)
+    without = f"report without a comparison: {place / discovery.PAGE}"
     if not compare:
+        print(without)
         return
     contest = studies.build_comparison(tables, mechanism, studies.RIVALS)
     contest, notes = runner.check_studies(contest, studies.DISCOVERED)
@@ -186,7 +188,9 @@ def discover(
     folders = train_all(
         contest, out, jobs, deadline, "4 of 4: the named formula against the table and known mechanisms"
     )
-    if folders is not None:
+    if folders is None:
+        print(without)
+    else:
         finish(record, place, folders, results)
 
 
