@@ -17,7 +17,8 @@ from whence.attention.fused.closed_forms import SLOPE, ClosedForm
 from whence.attention.fused.direct_launch import DirectLaunch, wait_for_gpu
 from whence.attention.fused.packing import ceil_div, next_power_of_two
 from whence.attention.fused.table_kernels import (
-    BUCKET_BLOCK,
+    GRADIENT_BLOCK,
+    GRADIENT_ROWS,
     SUM_ROWS,
     TABLE_BLOCK,
     bucket_gradient_kernel,
@@ -152,7 +153,9 @@ class BucketTables(PlannedTables):
         super().__init__(heads, scales, device)
         two_sides = {"BIDIRECTIONAL": part.form == "bidirectional"}
         self._table = self._launch(bucket_table_kernel, {**two_sides, "BLOCK": TABLE_BLOCK})
-        self._gradients = self._launch(bucket_gradient_kernel, {**two_sides, "BLOCK": BUCKET_BLOCK})
+        self._gradients = self._launch(
+            bucket_gradient_kernel, {**two_sides, "ROWS": GRADIENT_ROWS, "BLOCK": GRADIENT_BLOCK}
+        )
 
     def tensors(self, call: EagerCall, extent: Extent) -> tuple[Tensor, ...]:
         assert call.buckets is not None
@@ -268,11 +271,11 @@ class FunctionTables(PlannedTables):
         if launch is None:
             constants = {
                 "SCORE_SCALE": dense[0], "BIAS": dense[1], "SHARED_SCORE_SCALE": shared[0], "SHARED_BIAS": shared[1],
-                "BLOCK": TABLE_BLOCK,
+                "ROWS": GRADIENT_ROWS, "BLOCK": GRADIENT_BLOCK,
             }  # fmt: skip
             launch = self._gradients[dense, shared] = self._launch(table_gradient_kernel, constants)
         launch(
-            self.heads * ceil_div(extent.entries, TABLE_BLOCK), table_sums, gradients[0], gradients[-1], table_sums.shape[1],
+            self.heads * ceil_div(extent.entries, GRADIENT_BLOCK), table_sums, gradients[0], gradients[-1], table_sums.shape[1],
             self.heads, extent.entries, self.scales.score_scale_gradient, self.scales.bias_gradient,
         )  # fmt: skip
         in_order = iter(gradients)

@@ -25,7 +25,8 @@ MAX_SLOPE = tl.constexpr(160.0)  # as device_call.MAX_SLOPE
 TINY = tl.constexpr(1.1754943508222875e-38)  # the smallest normal float32
 TABLE_BLOCK = 1024  # entries per program of table_kernel
 SUM_ROWS = 32  # per step of parameter_gradient_kernel
-BUCKET_BLOCK = 256  # distances per step of bucket_gradient_kernel
+GRADIENT_BLOCK = 256  # distances per step of bucket_gradient_kernel and table_gradient_kernel
+GRADIENT_ROWS = 16  # sequences or heads per step
 
 
 @triton.jit
@@ -193,28 +194,30 @@ def pack_kernel(
 
 
 @triton.jit
-def sum_over_batch(TABLE_SUMS, h, batch, heads, entries, entry, BLOCK: tl.constexpr):
-    """The sum over sequences of the table sums ``[B, H, entries + 2 * padding]`` of a head, at some entries."""
+def sum_rows(TABLE_SUMS, first, step, count, entries, entry, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of some rows of table sums ``[rows, entries + 2 * padding]`` at some entries, in a fixed order."""
     total = tl.zeros([BLOCK], tl.float32)
     stride = entries + 2 * TABLE_PADDING
-    for b in range(0, batch):
-        row = (b * heads + h).to(tl.int64) * stride + TABLE_PADDING
-        total += tl.load(TABLE_SUMS + row + entry, mask=(entry >= 0) & (entry < entries), other=0.0)
+    for start in range(0, count, ROWS):
+        index = start + tl.arange(0, ROWS)
+        row = TABLE_SUMS + (first + index * step).to(tl.int64)[:, None] * stride + TABLE_PADDING
+        mask = (index < count)[:, None] & ((entry >= 0) & (entry < entries))[None, :]
+        total += tl.sum(tl.load(row + entry[None, :], mask=mask, other=0.0), 0)
     return total
 
 
 @triton.jit
 def store_table_gradient(
-    TABLE_SUMS, GRADIENT, h, batch, heads, entries, entry, factor, SHARED: tl.constexpr, BLOCK: tl.constexpr
+    TABLE_SUMS, GRADIENT, h, batch, heads, entries, entry, factor, SHARED: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """The gradient of a row of hook outputs from the sums of one head, or of all heads that share it."""
     if SHARED:
         if h == 0:
-            total = tl.zeros([BLOCK], tl.float32)
-            for other in range(0, heads):
-                total += sum_over_batch(TABLE_SUMS, h * 0 + other, batch, heads, entries, entry, BLOCK)
+            total = sum_rows(TABLE_SUMS, 0, 1, batch * heads, entries, entry, ROWS, BLOCK)
             tl.store(GRADIENT + entry, total * factor, mask=entry < entries)
     else:
-        total = sum_over_batch(TABLE_SUMS, h, batch, heads, entries, entry, BLOCK)
+        total = sum_rows(TABLE_SUMS, h, heads, batch, entries, entry, ROWS, BLOCK)
         tl.store(GRADIENT + h.to(tl.int64) * entries + entry, total * factor, mask=entry < entries)
 
 
@@ -222,7 +225,7 @@ def store_table_gradient(
 def table_gradient_kernel(
     TABLE_SUMS, D_SCORE_SCALE, D_BIAS, batch, heads, entries, scale_factor, bias_factor,
     SCORE_SCALE: tl.constexpr, BIAS: tl.constexpr, SHARED_SCORE_SCALE: tl.constexpr, SHARED_BIAS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradients ``[H or 1, entries]`` of hook outputs from table sums ``[1 or 2, B, H, entries + 2 * padding]``."""
     blocks = tl.cdiv(entries, BLOCK)
@@ -231,11 +234,11 @@ def table_gradient_kernel(
     bias_sums = TABLE_SUMS
     if SCORE_SCALE:
         store_table_gradient(
-            TABLE_SUMS, D_SCORE_SCALE, h, batch, heads, entries, entry, scale_factor, SHARED_SCORE_SCALE, BLOCK
+            TABLE_SUMS, D_SCORE_SCALE, h, batch, heads, entries, entry, scale_factor, SHARED_SCORE_SCALE, ROWS, BLOCK
         )  # fmt: skip
         bias_sums = TABLE_SUMS + (batch * heads).to(tl.int64) * (entries + 2 * TABLE_PADDING)
     if BIAS:
-        store_table_gradient(bias_sums, D_BIAS, h, batch, heads, entries, entry, bias_factor, SHARED_BIAS, BLOCK)
+        store_table_gradient(bias_sums, D_BIAS, h, batch, heads, entries, entry, bias_factor, SHARED_BIAS, ROWS, BLOCK)
 
 
 @triton.jit(do_not_specialize=["heads", "num_boundaries", "entries", "first_distance"])
@@ -263,7 +266,7 @@ def bucket_table_kernel(
 @triton.jit(do_not_specialize=["batch", "heads", "num_boundaries", "entries", "first_distance"])
 def bucket_gradient_kernel(
     TABLE_SUMS, BOUNDARIES, GRADIENT, batch, heads, num_boundaries, entries, first_distance, factor,
-    BIDIRECTIONAL: tl.constexpr, BLOCK: tl.constexpr,
+    BIDIRECTIONAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The gradient of one bucket of one head: the sum over its distances, which are adjacent."""
     h = tl.program_id(0) % heads
@@ -284,6 +287,6 @@ def bucket_gradient_kernel(
     total = tl.zeros([BLOCK], tl.float32)
     for first in range(start, end, BLOCK):
         entry = first + tl.arange(0, BLOCK)
-        sums = sum_over_batch(TABLE_SUMS, h, batch, heads, entries, entry, BLOCK)
+        sums = sum_rows(TABLE_SUMS, h, heads, batch, entries, entry, ROWS, BLOCK)
         total += tl.where(entry < end, sums, 0.0)
     tl.store(GRADIENT + bucket * heads + h, tl.sum(total, 0) * factor)
