@@ -327,7 +327,9 @@ def test_far_keys_are_left_out_where_that_pays(keys, skips):
 
     layout = SimpleNamespace(offset=0, causal=True, real=None, q_segment_ids=None, k_segment_ids=None)
     assert can_skip_blocks(layout, keys, keys) is skips
-    layout.real = torch.ones(1, keys, dtype=torch.bool)
+    layout.real = torch.ones(1, keys, dtype=torch.bool)  # kernels look at the padding themselves
+    assert can_skip_blocks(layout, keys, keys) is skips
+    layout.offset = -1  # the first query has no key of its own
     assert not can_skip_blocks(layout, keys, keys)
 
 
