@@ -287,6 +287,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
             "planted": lambda: planted_curves(records.read(folder / "discovery_planted.json")),
             "planted-2": lambda: planted_curves(records.read(folder / "discovery_planted_2.json")),
             "planted-teachers": lambda: learned_curves(records.read(folder / "discovery_teachers.json")),
+            "planted-teachers-2": lambda: learned_curves(records.read(folder / "discovery_teachers_2.json")),
         },
         "api.md": {"api": api},
     }
