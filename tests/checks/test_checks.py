@@ -264,6 +264,17 @@ class ByKeyHead(whence.Position):
         return q, k * number[:, None, None]
 
 
+class WithoutHeadDim(whence.Position):
+    """The columns of a query are not known from outside."""
+
+    def __init__(self, heads, head_dim=16):
+        super().__init__(heads=heads)
+        self.register_buffer("weight", torch.ones(head_dim, 2))
+
+    def content_bias_table(self, q, unrotated_q, scale):
+        return whence.DistanceTable(q @ self.weight.to(q.dtype), 0, clipped=True)
+
+
 class WithoutLength(Bell):
     def bias(self, distance, length):
         return super().bias(distance)
@@ -393,6 +404,7 @@ def failures_of(position):
     ("wrong", "remedy"),
     [
         (WithoutLength, "make bias(distance, length) run"),
+        (WithoutHeadDim, "write self.head_dim = head_dim in __init__"),
         (SinkPerHead, "one number per position, or one row of them per head"),
         (Unsteady, "keep no state between calls"),
     ],

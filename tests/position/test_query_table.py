@@ -5,7 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from whence import Attention, DistanceTable, KVCache, Position, QueryTable, Rotary, Rows, WhenceError, attend
+from whence import (
+    Attention,
+    CoordinateTable,
+    DistanceTable,
+    KVCache,
+    Position,
+    QueryTable,
+    Rotary,
+    Rows,
+    WhenceError,
+    attend,
+)
 from whence.attention import PointerAttention
 from whence.position import distance_table
 
@@ -138,3 +149,53 @@ def test_a_table_hook_and_its_plain_hook_replace_each_other():
 
             def content_bias_table(self, q, unrotated_q, scale):
                 return None
+
+
+def test_tables_of_one_term_replace_each_other_and_are_not_combined():
+    class Near(Position):
+        def content_bias_table(self, q, unrotated_q, scale):
+            return DistanceTable(q.sum(-1, keepdim=True), 0, clipped=True)
+
+    class Grid(Near):
+        def coordinate_bias_table(self, dtype):
+            return CoordinateTable(torch.arange(9.0)[None], (2, 2))
+
+    rows = rows_of(torch.ones(1, 1, 1, 2), torch.tensor([[0]]), torch.arange(4)[None])
+    assert Grid().content_bias(rows).tolist() == [[[[4.0, 3.0, 1.0, 0.0]]]]  # not the table of its parent
+    with pytest.raises(WhenceError, match="content_bias_table alone, or two classes"):
+
+        class Both(Grid):
+            content_bias_table = Near.content_bias_table
+            coordinate_bias_table = Grid.coordinate_bias_table
+
+
+def test_the_hook_of_a_class_that_reads_the_input_takes_it():
+    class Reader(Position):
+        reads_input = True
+
+        def content_bias_table(self, q, unrotated_q, scale, q_input):
+            return DistanceTable(q_input.sum(-1)[:, None, :, None].expand(-1, q.shape[1], -1, -1), 0, clipped=False)
+
+    rows = rows_of(torch.ones(1, 1, 1, 2), torch.tensor([[1]]), torch.arange(3)[None])
+    assert Reader().content_bias(replace(rows, q_input=torch.full((1, 1, 3), 2.0))).tolist() == [[[[0.0, 6.0, 0.0]]]]
+    with pytest.raises(WhenceError, match=r"write def content_bias_table\(self, q, unrotated_q, scale, q_input\)"):
+
+        class Without(Position):
+            reads_input = True
+
+            def content_bias_table(self, q, unrotated_q, scale):
+                return None
+
+
+@pytest.mark.parametrize("hook, table, words", [
+    ("content_bias_table", torch.zeros(1, 2, 3, 4), "type Tensor.*return DistanceTable"),
+    ("content_bias_table", DistanceTable(torch.zeros(1, 2, 1, 4), 0, True), r"shape \[1, 2, 1, 4\].*1, 2, 3"),
+    ("content_bias_table", DistanceTable(torch.zeros(1, 2, 3, 4), 0.5, True), "0.5.*such as 0"),
+    ("value_bias_table", DistanceTable(torch.zeros(3, 5, 4), 0, True), r"shape \[3, 5, 4\].*2 heads"),
+    ("coordinate_bias_table", torch.zeros(2, 9), "type Tensor.*return CoordinateTable"),
+    ("coordinate_bias_table", CoordinateTable(torch.zeros(2, 12), (3, 4)), r"\[2, 12\].*\[2, 35\].*2 \* 4 - 1"),
+])  # fmt: skip
+def test_a_wrong_table_is_refused(hook, table, words):
+    mechanism = type("Mine", (Position,), {hook: lambda self, *arguments: table})()
+    with pytest.raises(WhenceError, match=rf"Mine\.{hook}.*{words}"):
+        attend(*(torch.randn(1, 2, 3, 4),) * 3, position=mechanism)

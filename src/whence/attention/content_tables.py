@@ -9,10 +9,9 @@ from torch import Tensor
 
 from whence import hook_outputs
 from whence.attention.layout import Layout
-from whence.errors import usage_error
 from whence.position.base import TABLE_HOOKS, Position
-from whence.position.coordinate_table import CoordinateTable
-from whence.position.distance_table import DistanceTable
+from whence.position.coordinate_table import require_coordinate_table
+from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.head_slice import HeadSlice
 
 CONTENT = frozenset(TABLE_HOOKS.values())
@@ -56,10 +55,8 @@ def content_bias_table(
     table = hook_outputs.call_on_tensors(
         f"{name}.content_bias_table", part.content_bias_table, q.to(dtype), unrotated_q.to(dtype), scale, *inputs
     )
-    values = _require_table(name, "content_bias_table", table).values
-    entries = values.shape[-1] if values.ndim == 4 else 1
-    values = hook_outputs.require_shape(name, "content_bias_table", values, (*q.shape[:3], entries)).to(dtype)
-    if entries == 1 and table.clipped:  # the first and the last entry are two
+    values = require_distance_table(name, "content_bias_table", table, (*q.shape[:3], -1)).values.to(dtype)
+    if values.shape[-1] == 1 and table.clipped:  # the first and the last entry are two
         values = values.expand(-1, -1, -1, 2)
     return DistanceTable(values, table.first, table.clipped)
 
@@ -75,15 +72,9 @@ class Coordinates(NamedTuple):
 def coordinate_bias_table(position: Position, heads: int, batch: int, layout: Layout) -> Coordinates | None:
     """The score terms of each difference of coordinates; None when there are none."""
     part = _tabulated_part(position, "content_bias")
-    if part is None or not _has_table(part, "coordinate_bias_table") or _has_table(part, "content_bias_table"):
+    if part is None or not _has_table(part, "coordinate_bias_table"):
         return None
-    name, table = type(part).__name__, part.coordinate_bias_table(torch.float32)
-    if not isinstance(table, CoordinateTable):
-        rule, remedy = "it must return a whence.CoordinateTable", "return CoordinateTable(values, grid)"
-        got = f"an output of type {type(table).__name__}"
-        raise usage_error(f"{name}.coordinate_bias_table", got, rule, remedy)
-    rows = 1 if table.values.shape[0] == 1 else heads
-    hook_outputs.require_shape(name, "coordinate_bias_table", table.values, (rows, table.entries))
+    table = require_coordinate_table(type(part).__name__, part.coordinate_bias_table(torch.float32), heads)
     assert layout.offset is not None
     q_len, kv_len = layout.q_positions.shape[1], layout.k_positions.shape[1]
     values = table.extend(max(abs(layout.offset - kv_len + 1), abs(layout.offset + q_len - 1)))
@@ -98,12 +89,9 @@ def value_bias_table(position: Position, heads: int, value_dim: int) -> Distance
     if part is None:
         return None
     name = type(part).__name__
-    table = _require_table(name, "value_bias_table", part.value_bias_table())
+    table = require_distance_table(name, "value_bias_table", part.value_bias_table(), (heads, -1, value_dim))
     values = table.values[None] if table.values.ndim == 2 else table.values
-    entries, rows = (values.shape[1], values.shape[0]) if values.ndim == 3 else (1, 1)
-    wanted = (1 if rows == 1 else heads, entries, value_dim)
-    values = hook_outputs.require_shape(name, "value_bias_table", values, wanted)
-    if entries == 1 and table.clipped:
+    if values.shape[1] == 1 and table.clipped:
         values = values.expand(-1, 2, -1)
     return DistanceTable(values, table.first, table.clipped)
 
@@ -119,10 +107,3 @@ def _tabulated_part(position: Position, hook: str) -> Position | None:
     if not parts:
         return None
     return parts[0].with_views() if isinstance(parts[0], HeadSlice) else parts[0]
-
-
-def _require_table(name: str, hook: str, table: object) -> DistanceTable:
-    if isinstance(table, DistanceTable) and isinstance(table.values, Tensor):
-        return table
-    rule, remedy = "it must return a whence.DistanceTable", "return DistanceTable(values, first, clipped)"
-    raise usage_error(f"{name}.{hook}", f"an output of type {type(table).__name__}", rule, remedy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import Any
 
 import torch
@@ -134,9 +135,20 @@ def call_hook(part: Position, hook: str, **arguments: Any) -> Any:
         raise Failure(
             f"it raised {type(error).__name__}: {text}",
             hook=hook_name(part, hook),
-            remedy=f"make {hook}({', '.join(arguments)}) run",
+            remedy=_missing_size(part) or f"make {hook}({', '.join(arguments)}) run",
             stop=True,
         ) from error
+
+
+def _missing_size(part: Position) -> str | None:
+    """A remedy, if the constructor takes a size that the instance does not store: tensors are built without knowing it."""
+    taken = inspect.signature(type(part).__init__).parameters
+    missing = [name for name in ("head_dim", "value_dim", "embed_dim") if name in taken and not hasattr(part, name)]
+    return (
+        f"write self.{missing[0]} = {missing[0]} in __init__: whence.check builds tensors of this size"
+        if missing
+        else None
+    )
 
 
 def hook_name(part: Position, hook: str) -> str:

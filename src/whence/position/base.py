@@ -40,8 +40,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import WhenceError, usage_error
-from whence.position.coordinate_table import CoordinateTable
-from whence.position.distance_table import DistanceTable
+from whence.position.coordinate_table import CoordinateTable, require_coordinate_table
+from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.parameter import format_setting
 from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
 
@@ -182,13 +182,18 @@ class Position(nn.Module):
         for hook in (*HOOKS, *OPTIONAL_HOOKS, *TABLE_HOOKS):
             if hook in cls.__dict__:
                 _require_hook_parameters(cls, hook)
-        for table, hook in TABLE_HOOKS.items():  # the other one of a parent does not belong to the new hook
-            if hook in cls.__dict__ and table in cls.__dict__:
-                rule, remedy = f"{hook} is computed from {table}", f"write {table} alone"
-                raise usage_error(f"{cls.__name__}.{hook}", f"a class that also has {table}", rule, remedy)
-            for new, old in ((table, hook), (hook, table)):
-                if new in cls.__dict__ and getattr(cls, old) is not getattr(Position, old):
-                    setattr(cls, old, getattr(Position, old))
+        for hook in sorted(set(TABLE_HOOKS.values())):  # one term, written in one of several ways
+            ways = [*(table for table, term in TABLE_HOOKS.items() if term == hook), hook]
+            written = [way for way in ways if way in cls.__dict__]
+            if len(written) > 1:
+                rule, remedy = (
+                    f"each of them is the whole {hook}",
+                    f"write {written[0]} alone, or two classes and their sum",
+                )
+                raise usage_error(f"{cls.__name__}.{written[1]}", f"a class that also has {written[0]}", rule, remedy)
+            for way in ways:  # the parent's does not belong to the new one
+                if written and way not in written and getattr(cls, way) is not getattr(Position, way):
+                    setattr(cls, way, getattr(Position, way))
         overridden = {hook for hook in (*HOOKS, *TABLE_HOOKS) if getattr(cls, hook) is not getattr(Position, hook)}
         cls._overridden = frozenset(TABLE_HOOKS.get(hook, hook) for hook in overridden)
         if {"score_scale", "bias"} & cls.__dict__.keys():  # the parent's derivatives are not those of the new hooks
@@ -251,11 +256,14 @@ class Position(nn.Module):
         """The term added to the score before ``score_scale`` where it depends on q or k: ``[B, H, T, S]``."""
         inputs: tuple[Any, ...] = (rows.q_input,) if self.reads_input else ()
         table = self.content_bias_table(rows.q, rows.unrotated_q, rows.scale, *inputs)
+        name = type(self).__name__
         if table is not None:
+            require_distance_table(name, "content_bias_table", table, (*rows.q.shape[:3], -1))
             return table.gather(rows.distance).to(rows.scores.dtype)
         coordinates = self.coordinate_bias_table(rows.scores.dtype)
         if coordinates is None:
             return None
+        require_coordinate_table(name, coordinates, rows.scores.shape[1])
         return coordinates.gather(rows.q_positions, rows.k_positions).to(rows.scores.dtype).expand_as(rows.scores)
 
     def content_bias_table(self, q: Tensor, unrotated_q: Tensor, scale: float) -> DistanceTable | None:
@@ -279,11 +287,12 @@ class Position(nn.Module):
         table = self.value_bias_table()
         if table is None:
             return None
+        require_distance_table(type(self).__name__, "value_bias_table", table, (weights.shape[1], -1, -1))
         wide = torch.promote_types(weights.dtype, table.values.dtype)
         return (table.sum_weights(weights.to(wide), rows.distance) @ table.values.to(wide)).to(weights.dtype)
 
     def value_bias_table(self) -> DistanceTable | None:
-        """``value_bias`` of a mechanism that adds a vector per distance to the values: ``[n, E]`` or ``[heads, n, E]``."""
+        """``value_bias`` of a mechanism that adds a vector per distance to the values: ``[n, E]`` or ``[heads or 1, n, E]``."""
         return None
 
     def sink(self, position: Tensor, length: Any) -> Tensor | None:
@@ -391,6 +400,8 @@ class Position(nn.Module):
 def _require_hook_parameters(cls: type[Position], hook: str) -> None:
     """Refuse a hook that does not take the arguments of the interface, when its class is defined."""
     names = tuple(inspect.signature(getattr(Position, hook)).parameters)
+    if hook == "content_bias_table" and cls.reads_input is True:
+        names = (*names, "q_input")
     bound = isinstance(cls.__dict__[hook], staticmethod | classmethod)
     remedy = f"write def {hook}({', '.join(names)})"
     require_parameters(f"{cls.__name__}.{hook}", getattr(cls, hook), names[1:] if bound else names, remedy)

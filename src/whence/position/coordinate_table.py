@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from whence.errors import usage_error
 from whence.position.grid import grid_coordinates
 
 
@@ -66,3 +67,17 @@ class CoordinateTable:
         for axis, size in enumerate(self.grid[1:], 1):
             place = place * (2 * size - 1) + coordinates[..., axis]
         return place
+
+
+def require_coordinate_table(mechanism: str, table: object, heads: int) -> CoordinateTable:
+    """The output of a ``coordinate_bias_table``, with one value per difference of coordinates on its grid."""
+    subject = f"{mechanism}.coordinate_bias_table"
+    if not isinstance(table, CoordinateTable) or not isinstance(table.values, Tensor):
+        rule, remedy = "it must return a whence.CoordinateTable", "return CoordinateTable(values, grid)"
+        raise usage_error(subject, f"an output of type {type(table).__name__}", rule, remedy)
+    if tuple(table.values.shape) not in ((heads, table.entries), (1, table.entries)):
+        sizes = " * ".join(f"(2 * {size} - 1)" for size in table.grid)
+        rule = f"the grid {table.grid} and {heads} heads need values of shape [{heads}, {table.entries}] or [1, {table.entries}]"
+        remedy = f"return one value per difference of coordinates, {sizes}"
+        raise usage_error(subject, f"values of shape {list(table.values.shape)}", rule, remedy)
+    return table

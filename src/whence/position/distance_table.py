@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from whence.errors import usage_error
+
 MAX_ONE_HOT = 128  # entries; beyond, a one-hot matrix needs more memory than its speed is worth
 
 
@@ -67,6 +69,34 @@ class DistanceTable:
         entries = torch.arange(self.entries, device=index.device)
         one_hot = index[..., None] == entries
         return (one_hot if inside is None else one_hot & inside[..., None]).to(dtype)
+
+
+def require_distance_table(mechanism: str, hook: str, table: object, shape: tuple[int, ...]) -> DistanceTable:
+    """The output of a hook that returns a ``DistanceTable``, with values of this shape; -1 is any size of at least 1.
+
+    Axes of a ``value_bias_table`` for all heads may be left out or have size 1.
+    """
+    subject = f"{mechanism}.{hook}"
+    if not isinstance(table, DistanceTable) or not isinstance(table.values, Tensor):
+        rule, remedy = "it must return a whence.DistanceTable", "return DistanceTable(values, first, clipped)"
+        raise usage_error(subject, f"an output of type {type(table).__name__}", rule, remedy)
+    if not isinstance(table.first, int):
+        remedy = "pass the distance of the first entry, such as 0"
+        raise usage_error(f"{subject} with first", repr(table.first), "the first distance is an integer", remedy)
+    values, shared = table.values, hook == "value_bias_table"
+    allowed = [shape, (1, *shape[1:]), shape[1:]] if shared else [shape]
+    if not any(_fits(values, sizes) for sizes in allowed):
+        names = "[n, E] or [heads, n, E]" if shared else "[B, H, T, n]"
+        sizes = f"{shape[0]} heads" if shared else f"B, H, T = {', '.join(map(str, shape[:3]))}"
+        rule = f"its values have shape {names}, here with {sizes}"
+        raise usage_error(subject, f"values of shape {list(values.shape)}", rule, "return one entry per distance")
+    return table
+
+
+def _fits(values: Tensor, shape: tuple[int, ...]) -> bool:
+    return values.ndim == len(shape) and all(
+        size == wanted or (wanted == -1 and size > 0) for size, wanted in zip(values.shape, shape, strict=True)
+    )
 
 
 def uses_one_hot(x: Tensor, entries: int) -> bool:
