@@ -8,9 +8,7 @@ errors, and its formula dashed.
 
 from __future__ import annotations
 
-import sys
 import textwrap
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -19,7 +17,7 @@ import numpy as np
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
-from whence import records
+from profile_figure import save_figure
 
 COLUMNS = 3
 
@@ -59,11 +57,5 @@ def draw(record: dict[str, Any]) -> plt.Figure:
     return figure
 
 
-def main() -> None:
-    source, target = map(Path, sys.argv[1:3])
-    figure = draw(records.read(source))
-    figure.savefig(target, dpi=110, metadata={"Software": None})
-
-
 if __name__ == "__main__":
-    main()
+    save_figure(draw)

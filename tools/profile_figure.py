@@ -8,6 +8,7 @@ Left: the family of every head. Right: the best explained head of the most frequ
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +65,11 @@ def draw(record: dict[str, Any]) -> plt.Figure:
     return figure
 
 
-def main() -> None:
+def save_figure(draw: Callable[[dict[str, Any]], plt.Figure]) -> None:
+    """Draw the record of the first argument and write the picture of the second."""
     source, target = map(Path, sys.argv[1:3])
-    figure = draw(records.read(source))
-    figure.savefig(target, dpi=110, metadata={"Software": None})
+    draw(records.read(source)).savefig(target, dpi=110, metadata={"Software": None})
 
 
 if __name__ == "__main__":
-    main()
+    save_figure(draw)
