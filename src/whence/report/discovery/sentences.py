@@ -45,12 +45,18 @@ def describe_smoothness(record: dict[str, Any]) -> str:
 
 
 def describe_challenger(kind: dict[str, Any]) -> str:
-    """The best expression of gplearn beside the named formula; empty without one."""
+    """The best expression of gplearn beside the named formula; empty without one.
+
+    >>> expression, named = {"text": "log(x)", "bits": 9.0, "held_out": 3.0}, {"bits": 5.0, "held_out": 2.0}
+    >>> describe_challenger({"challenger": {"expression": expression, "named": named}}).split(". ")[-1]
+    'It wins in neither.'
+    """
     one = kind.get("challenger")
     if one is None:
         return ""
     own, named = one["expression"], one["named"]
-    verdict = "It wins in both" if one["wins"] else "It does not win in both"
+    wins = sum(own[score] < named[score] for score in ("bits", "held_out"))
+    verdict = ("It wins in neither", "It wins in one of the two", "It wins in both")[wins]
     return (
         f"Challenger gplearn, x = 1 + d: {own['text']}. {format_number(own['bits'], 1)} bits and held-out error "
         f"{format_number(own['held_out'], 2)}, against {format_number(named['bits'], 1)} bits and "
