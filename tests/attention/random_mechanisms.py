@@ -348,7 +348,8 @@ def query_table(rng, heads, dim, value_dim):
 
 def forget_gate(rng, heads, dim, value_dim):
     form = rng.choice(["data", "data", "bias", "fixed"])
-    mechanism = whence.ForgetGate(heads * dim, heads, form=form, decay_times=rng.choice([(2.0, 128.0), (0.5, 3.0)]))
+    times = rng.choice([(2.0, 128.0), (0.5, 3.0)])
+    mechanism = whence.ForgetGate(heads * dim, heads, form=form, decay_times=None if form == "data" else times)
     return Pair(mechanism, lambda state: plain.forget_gate(state.get("weight"), state["b"]), causal=True)
 
 

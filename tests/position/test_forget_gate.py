@@ -66,3 +66,5 @@ def test_what_it_says_of_itself_and_refuses():
     for times in (3.0, (0, 2), (1.0, "x")):
         with pytest.raises(WhenceError, match=r"decay_times.*\(2\.0, 128\.0\)"):
             ForgetGate(8, 2, form="fixed", decay_times=times)
+    with pytest.raises(WhenceError, match=r"decay_times.*layer input.*form=\"bias\""):
+        ForgetGate(8, 2, decay_times=(4.0, 8.0))

@@ -117,14 +117,20 @@ def test_the_hypotheses_become_records_once(tmp_path, monkeypatch, capsys):
     assert all(one["answer"] == "undecided" and one["rule"] and one["claim"] for one in found["hypotheses"])
 
 
-@pytest.mark.parametrize("folder", [path.name for path in find_folders(RESULTS, "plan.json")])
+PROBES = {path.name: run_folder.load_plan(path) for path in find_folders(RESULTS, "plan.json")}
+
+
+@pytest.mark.parametrize("folder", [name for name, (plan, _) in PROBES.items() if plan.identity is not None])
+def test_records_know_the_weights_that_made_them(folder):
+    plan, about = PROBES[folder]
+    assert plan.hash == about["hash"] and run_folder.plan_json(plan) == about["plan"]
+    assert plan.identity["weights"]["sha256"] and "unknown" not in describe_identity(plan.identity)
+
+
+@pytest.mark.parametrize("folder", [name for name, (plan, _) in PROBES.items() if plan.identity is None])
 def test_records_from_before_identities_are_read_and_never_added_to(folder, tmp_path):
-    plan, about = run_folder.load_plan(RESULTS / folder)
-    assert (
-        plan.identity is None
-        and plan.hash == about["hash"]
-        and describe_identity(plan.identity).startswith("identity unknown")
-    )
+    plan, about = PROBES[folder]
+    assert plan.hash == about["hash"] and describe_identity(plan.identity).startswith("identity unknown")
     assert run_folder.plan_json(plan) == about["plan"]
     copy = tmp_path / folder
     copy.mkdir()

@@ -35,6 +35,7 @@ from whence.shapes import describe_tensor
 from whence.validation import require_choice, require_dim, require_number, require_table
 
 FORMS = ("data", "bias", "fixed")
+DECAY_TIMES = (2.0, 128.0)
 
 
 class ForgetGate(Position):
@@ -45,8 +46,8 @@ class ForgetGate(Position):
         heads: number of query heads.
         form: ``"data"`` for gates made from the layer input, ``"bias"`` for one learnable gate per head, ``"fixed"`` for one
             constant gate per head.
-        decay_times: for ``"bias"`` and ``"fixed"``, the smallest and the largest decay time in tokens; the heads lie
-            between them in geometric progression.
+        decay_times: for ``"bias"`` and ``"fixed"``, the smallest and the largest decay time in tokens, 2 and 128 by default;
+            the heads lie between them in geometric progression.
 
     >>> gate = ForgetGate(8, 2, form="fixed", decay_times=(2.0, 128.0))
     >>> gate.clock(torch.zeros(1, 1, 8))[0]  # -1 / T
@@ -58,7 +59,7 @@ class ForgetGate(Position):
     needs_heads = True
 
     def __init__(
-        self, embed_dim: int, heads: int, *, form: str = "data", decay_times: tuple[float, float] = (2.0, 128.0)
+        self, embed_dim: int, heads: int, *, form: str = "data", decay_times: tuple[float, float] | None = None
     ) -> None:
         super().__init__(heads=heads)
         name = type(self).__name__
@@ -66,12 +67,19 @@ class ForgetGate(Position):
         self.form = require_choice(name, "form", form, FORMS)
         self.weight: Tensor | None = None
         if form == "data":
+            if decay_times is not None:
+                raise usage_error(
+                    f"{name}(decay_times=...)",
+                    repr(decay_times),
+                    'with form="data" gates come from the layer input',
+                    'leave it out, or pass form="bias" or form="fixed"',
+                )
             self.weight = nn.Parameter(torch.empty(require_table(name, heads, embed_dim)))
             nn.init.normal_(self.weight, std=0.02)
             self.b = nn.Parameter(torch.zeros(heads))
             return
-        self.decay_times = decay_times
-        initial = -torch.log(torch.expm1(1 / _decay_times(name, decay_times, heads)))
+        self.decay_times = DECAY_TIMES if decay_times is None else decay_times
+        initial = -torch.log(torch.expm1(1 / _decay_times(name, self.decay_times, heads)))
         if form == "bias":
             self.b = nn.Parameter(initial)
         else:
