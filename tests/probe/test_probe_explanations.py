@@ -224,6 +224,11 @@ def test_two_halves_tell_the_rank_of_position_from_noise():
     assert actual["rank"] <= 3 and actual["low_frequencies"] == pytest.approx(1, abs=0.05)
     exact = geometry.in_both_halves(position.expand(4, 64, 24), 4)
     assert exact["rank"] == 2 and exact["low_frequencies"] == pytest.approx(1)
+    spiked = states.clone()
+    spiked[:, 30, 5] += 1e4  # one channel at one position: a flat spectrum of rank 1
+    assert geometry.in_both_halves(spiked, 4)["rank"] == 1
+    without = geometry.in_both_halves(geometry.without_outliers(spiked)[0], 4)
+    assert without["low_frequencies"] == pytest.approx(actual["low_frequencies"], abs=0.1)
     high = geometry.in_both_halves(waves(20, 25, 30) + normal(4, 64, 24) * 0.01, 4)
     assert high["rank"] == 3 and abs(high["low_frequencies"]) < 0.01
     assert geometry.in_both_halves(torch.stack([position, -position]), 4) is None

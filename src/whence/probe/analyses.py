@@ -116,6 +116,7 @@ def hidden_geometry(lm: ProbedModel, plan: Plan) -> dict[str, Any]:
             "spectrum": to_rounded_list(values[:SINGULAR] / values[0].clamp_min(1e-30)),
             "low_frequencies": float(low),
             "in_both_halves": geometry.in_both_halves(whole, LOW),
+            "in_both_halves_without_outliers": geometry.in_both_halves(trimmed_states, LOW),
             "incoherence": geometry.incoherence(parts),
         })  # fmt: skip
     return {
