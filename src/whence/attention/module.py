@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from whence import hook_outputs, shapes
+from whence.attention.argument_validation import require_cache, require_settings
 from whence.attention.arguments import Arguments, MaskFunction, SegmentIds
 from whence.attention.attend import compute
 from whence.attention.backends import require_backend_name
 from whence.attention.cache import KVCache
-from whence.attention.call import require_cache, require_settings
 from whence.attention.keywords import CONSTRUCTOR, FORWARD, explain_keywords
 from whence.attention.layout import resolve_key_mask
 from whence.attention.token_positions import count_tokens

@@ -7,6 +7,7 @@ hooks, so that autograd continues into the function. Hooks are evaluated in ever
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ class Scales(NamedTuple):
     bias_gradient: float
 
 
-class PlannedTables:
+class PlannedTables(ABC):
     """The tables of one signature. ``num_derivatives``: derivative tables; ``learns``: kernels sum for each parameter."""
 
     has_score_scale = has_bias = has_slope = learns = False
@@ -71,23 +72,23 @@ class PlannedTables:
     def __init__(self, heads: int, scales: Scales, device: torch.device) -> None:
         self.heads, self.scales, self.device = heads, scales, device
 
+    @abstractmethod
     def tensors(self, call: EagerCall, extent: Extent) -> tuple[Tensor, ...]:
         """The tensors from which the table comes; gradients go to those that require one."""
-        raise NotImplementedError
 
     def dense(self, tensors: tuple[Tensor, ...]) -> tuple[bool, bool]:
         """Whether the backward kernels sum over each distance, for the score scale and for the bias."""
         return NO_DENSE
 
+    @abstractmethod
     def write(self, tensors: tuple[Tensor, ...], extent: Extent) -> tuple[Tensor, Tensor, Tensor]:
         """The packed table, derivative tables and values per head."""
-        raise NotImplementedError
 
+    @abstractmethod
     def gradients(
         self, tensors: tuple[Tensor, ...], sums: Tensor, table_sums: Tensor, extent: Extent
     ) -> tuple[Tensor | None, ...]:
         """The gradients of the tensors from sums ``[B, H, blocks, NUM_SLOTS]`` or table sums ``[1 or 2, B, H, stride]``."""
-        raise NotImplementedError
 
     def _empty(self, *shape: int) -> Tensor:
         return torch.empty(shape, dtype=torch.float32, device=self.device)
