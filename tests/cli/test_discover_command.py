@@ -21,7 +21,7 @@ SMALL = [
 @pytest.mark.parametrize(
     "options, parts",
     [
-        (["--task", "flurb"], ("flurb", "unknown")),
+        (["--task", "flurb"], ("flurb", "unknown", "the tasks are lm, retrieval")),
         (["--task", "lm", "--acts-on", "rotation"], ("--acts-on", "'rotation'", "scale or both", "pass bias")),
         (["--smoothness", "0,-1"], ("--smoothness", "'0,-1'", "0,0.003")),
         (["--budget", "soon"], ("--budget", "'soon'", "20m")),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from whence.lab.study import Study
 
 BOTH = "bias and scale"
+LM = "lm"  # name of a task here alone
 HELP = (
     "Train models with a free curve over distance, name the formula that each kind of head learned, write it as a mechanism, "
     "and compare it with known ones."
@@ -214,7 +215,7 @@ def choose_task(task: str | None, data: str | None, **options: Any) -> tuple[str
     from whence.discover.studies import LANGUAGE_MODELLING
     from whence.lab import data_options, tasks
 
-    name = LANGUAGE_MODELLING if task == "lm" else task
+    name = LANGUAGE_MODELLING if task == LM else task
     if data is not None:
         chosen = () if name in (None, LANGUAGE_MODELLING) else (name,)
         found, settings = data_options.file_task(data, chosen, **options)
@@ -223,7 +224,7 @@ def choose_task(task: str | None, data: str | None, **options: Any) -> tuple[str
         return found, settings
     given = {option: value for option, value in options.items() if value is not None}
     name = name or LANGUAGE_MODELLING
-    tasks.find_task_class(name)
+    tasks.find_task_class(name, aliases=(LM,))
     return name, data_options.assign_options((name,), given).get(name)
 
 

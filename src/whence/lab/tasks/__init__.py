@@ -7,6 +7,7 @@ name under which a package registers it in the entry point group ``whence.tasks`
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,8 +88,8 @@ def load(name: str, **settings: Any) -> Task:
     return task_class(**settings)
 
 
-def find_task_class(name: str) -> type[Task]:
-    """The class of a task by name, without loading its data."""
+def find_task_class(name: str, aliases: Sequence[str] = ()) -> type[Task]:
+    """The class of a task by name, without loading its data. The error of an unknown name lists ``aliases`` of the caller too."""
     subject = f"task {name!r}"
     if is_reference(name):
         task_class = load_reference(parse_reference(_complete(name)), subject)
@@ -97,7 +98,7 @@ def find_task_class(name: str) -> type[Task]:
     elif name in FILE_TASKS:
         return FILE_TASKS[name]
     elif (task_class := load_registered(GROUP, name, subject)) is None:
-        known = [*TASKS, *entry_points(GROUP)]
+        known = [*aliases, *TASKS, *entry_points(GROUP)]
         remedy = did_you_mean(name, known, "choose one, or name your own as module:Class or ./file.py:Class")
         raise usage_error(subject, "an unknown name", f"the tasks are {', '.join(known)}", remedy)
     if not (inspect.isclass(task_class) and issubclass(task_class, Task)):
