@@ -62,13 +62,16 @@ def test_custom_mechanism_task_and_executor(plugins, tmp_path):
     """By module and by file, with resume and report."""
     order = [
         "compare", "--task", "./parity.py:Parity(length=8)", "--position", "none", "--position", "./bell.py:Bell(width=3)",
-        "--position", "bell:Bell", "--executor", "serial:Serial", "--seeds", "1", "--steps", "2",
+        "--position", "bell:Bell", "--executor", "serial:Serial", "--seeds", "1", "--steps", "2", "--baseline", "./bell.py:Bell(width=3)",
     ]  # fmt: skip
     done = plugins(*order)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "build/compare").glob("compare-parity-Parity-*")
     assert len((tmp_path / "ran.txt").read_text().split()) == 3
-    record = json.loads(next(folder.glob("*bell-py*seed0.json")).read_text())
+    spec = json.loads((folder / "study.json").read_text())["spec"]
+    assert [arm["name"] for arm in spec["arms"]] == ["none", "Bell(width=3)", "bell:Bell"]
+    assert spec["decision"]["baseline"] == "Bell(width=3)" and spec["arms"][1]["position"] == "./bell.py:Bell(width=3)"
+    record = json.loads(next(folder.glob("Bell-width*seed0.json")).read_text())
     assert record["task"] == {"task": "parity", "length": 8} and "./parity.py" in record["command"]
     sources = record["environment"]["plugin_sources"]
     assert sources["./parity.py:Parity"] == hashlib.sha256(FILES["parity.py"].encode()).hexdigest()

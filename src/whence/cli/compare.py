@@ -255,7 +255,7 @@ def compare(
             margin=margin,
             family="pairs" if pairs else "baseline",
         )
-        studies, notes = runner.check_studies(studies, baseline)
+        studies, notes = runner.check_studies(studies, baseline and studies[0].decision.baseline)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     deadline = time.monotonic() + seconds

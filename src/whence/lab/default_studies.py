@@ -11,7 +11,7 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab import tasks as lab_tasks
-from whence.lab.arms import Arm
+from whence.lab.arms import Arm, shorten_names
 from whence.lab.settings import parse_arm_text, split_settings
 from whence.lab.study import METRICS, Budget, Decision, Study, share_family
 from whence.lab.study_labels import PREFIX
@@ -47,7 +47,8 @@ def build_studies(
         tasks: names of tasks.
         arms: positions, each with settings after semicolons if they differ from those of the other arms; or arms.
         looks: numbers of seeds after which the records are judged; the last one is the number of seeds.
-        baseline: the arm that the others are compared with; by default the task's own if it is among them, else the first.
+        baseline: the arm that the others are compared with, by its text or its name; by default the task's own if it is among
+            them, else the first.
         settings: settings of the model and the budget for all arms, by name, instead of the defaults of the task.
         task_settings: settings of a task instead of its defaults, by the task's name.
         context: tokens of an input, for the tasks that have this setting.
@@ -64,7 +65,10 @@ def build_studies(
     _require_different("position", [(_describe_arm(arm), arm.name) for arm in chosen_arms])
     _require_different("position", [(arm.name, arm.name) for arm in chosen_arms])
     _require_different("task", [(task, task) for task in tasks])
+    written = [arm.name for arm in chosen_arms]
+    chosen_arms = shorten_names(chosen_arms)
     names = [arm.name for arm in chosen_arms]
+    baseline = names[written.index(baseline)] if baseline in written else baseline
     if baseline is not None and baseline not in names:
         remedy = did_you_mean(baseline, names, "name one of them, or add --position")
         raise usage_error("--baseline", repr(baseline), f"the positions are {', '.join(names)}", remedy)
