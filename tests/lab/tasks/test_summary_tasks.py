@@ -9,6 +9,7 @@ from whence import WhenceError
 from whence.lab import training
 from whence.lab.arms import parse_arm
 from whence.lab.tasks import load
+from whence.lab.tasks.baselines import text_baselines
 from whence.lab.tasks.pairs import arrange_sequences, arrange_sides
 from whence.lab.tasks.summary_scores import score_summaries
 
@@ -47,6 +48,26 @@ def test_reports_are_summarized_and_scored():
     assert "rouge-score" in notes["signatures"]["rougeL"] and len(notes["translations"]) == 5
     (panel,) = type(task).panels({"sinusoidal": [{"notes": notes}]}, {})
     assert panel["title"] == "Summaries" and panel["rows"][1] == ["reference", summary]
+    rules = task.baselines()
+    assert rules["opening of the source"]["splits"]["test"].keys() == set(task.prediction_metrics)
+    assert rules["bigram"]["kind"] == "rule" and rules["most frequent target"]["kind"] == "constant"
+    ranked = [rules[name]["splits"]["test"]["rougeL"] for name in ("most frequent target", "opening of the source")]
+    assert ranked[0] < ranked[1] < 1  # a summary begins with the first sentence of its report
+
+
+def test_answers_without_a_model():
+    train = [("a b c d", "a b"), ("e f g", "e f"), ("x y", "a b")]
+    tests = {"test": [("p q r", "p q"), ("m n o", "m n"), ("z", "a b"), ("s", "s")]}
+
+    def share_equal(texts, references):
+        return {"equal": sum(map(str.__eq__, texts, references)) / len(references)}
+
+    shares = {
+        name: one["splits"]["test"]["equal"]
+        for shorten in (True, False)
+        for name, one in text_baselines(train, tests, share_equal, shorten).items()
+    }
+    assert shares == {"most frequent target": 1 / 4, "opening of the source": 3 / 4, "copy of the source": 1 / 4}
 
 
 def test_scores_are_those_of_rouge_score():

@@ -98,6 +98,8 @@ def test_translation_is_learned_and_scored(trained):
     sources, references = zip(*task.parts["test"].texts[:12], strict=True)
     translated = task.translate(model, task.parts["test"].sources[:12])
     assert score_translations(translated, references).values == {"bleu": after["bleu"], "chrf": after["chrf"]}
+    copied = task.baselines()["copy of the source"]["splits"]["test"]
+    assert copied == score_translations(sources, references).values
     notes = task.notes(model)
     assert [one["source"] for one in notes["translations"]] == list(sources[:5])
     assert "tok:13a" in notes["signatures"]["bleu"] and notes["translations"][0]["translation"] == translated[0]

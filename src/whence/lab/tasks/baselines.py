@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -173,6 +173,40 @@ def _scored_pairs(batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
         contexts.append(batch.tokens[scored])
         targets.append(batch.targets[scored])
     return torch.cat(contexts), torch.cat(targets)
+
+
+# generated texts
+
+
+def text_baselines(
+    train: Sequence[tuple[str, str]],
+    tests: Mapping[str, Sequence[tuple[str, str]]],
+    score: Callable[[list[str], list[str]], Mapping[str, float]],
+    shorten: bool,
+) -> dict[str, Any]:
+    """Answers to sources without a model: the most frequent target, and the source itself or its opening.
+
+    Args:
+        train: source and target of each training pair.
+        tests: the scored pairs of each split.
+        score: the metrics of texts against references.
+        shorten: whether a target is a shortened source: the rule then answers with as many of the source's first words as
+            training targets have on average.
+    """
+    constant = Counter(target for _, target in train).most_common(1)[0][0]
+    words = round(sum(len(target.split()) for _, target in train) / len(train)) if shorten else None
+    same, copied = {}, {}
+    for split, pairs in tests.items():
+        references = [target for _, target in pairs]
+        same[split] = score([constant] * len(pairs), references)
+        copied[split] = score([" ".join(source.split()[:words]) for source, _ in pairs], references)
+    rule = ("opening of the source", f"The first {words} words of the source: the mean length of a training target.")
+    name, about = rule if shorten else ("copy of the source", "The source itself.")
+    about_constant = "The most frequent target of the training part, for every source; the first one if several are."
+    return {
+        "most frequent target": baseline(CONSTANT, same, about_constant),
+        name: baseline(RULE, copied, about),
+    }
 
 
 # generated tasks

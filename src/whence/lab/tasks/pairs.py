@@ -28,7 +28,7 @@ from whence.lab.tasks.base import (
     require_known_fields,
     to_ints,
 )
-from whence.lab.tasks.baselines import BigramModel, token_baselines
+from whence.lab.tasks.baselines import BigramModel, text_baselines, token_baselines
 from whence.lab.tasks.file_rows import unknown_share
 from whence.lab.tasks.summary_scores import ROUGE, rouge_signature, score_summaries
 from whence.lab.tasks.translation_scores import score_translations
@@ -224,9 +224,11 @@ class PairsTask(Task):
     def score_predictions(self, model: nn.Module, split: str) -> dict[str, float]:
         """BLEU and chrF or ROUGE of the texts for the first pairs of a split, against the target texts as they are in the data."""
         pairs, count = self.parts[split], max(self.translations, self.summaries)
-        scores: dict[str, float] = {}
         texts = self.translate(model, pairs.sources[:count]) if count else []
-        references = [target for _, target in pairs.texts[:count]]
+        return self._score_texts(texts, [target for _, target in pairs.texts[:count]])
+
+    def _score_texts(self, texts: list[str], references: list[str]) -> dict[str, float]:
+        scores: dict[str, float] = {}
         if self.translations:
             scores |= score_translations(texts[: self.translations], references[: self.translations]).values
         if self.summaries:
@@ -271,7 +273,8 @@ class PairsTask(Task):
         return [table | {"text": True, "group": "source"}]
 
     def baselines(self) -> dict[str, Any]:
-        """Models of the target alone: an arm that does not beat the bigram model does not use the source."""
+        """Models of the target alone: an arm that does not beat the bigram model does not use the source. Where texts are
+        generated, also answers without a model."""
         train = self.parts["train"]
         scored = train.targets != IGNORE_INDEX
         stream, starts = [], []
@@ -279,7 +282,12 @@ class PairsTask(Task):
             stream.append(torch.cat([torch.tensor([SEPARATOR_TOKEN]), row[own]]))
             starts.append(torch.cat([torch.tensor([True]), torch.zeros(int(own.sum()), dtype=torch.bool)]))
         model = BigramModel(torch.cat(stream), self.vocab_size, torch.cat(starts))
-        return token_baselines(model, {split: self.evaluation(split) for split in self.splits()}, "target token")
+        found = token_baselines(model, {split: self.evaluation(split) for split in self.splits()}, "target token")
+        if not self.prediction_metrics:
+            return found
+        count = max(self.translations, self.summaries)
+        tests = {split: self.parts[split].texts[:count] for split in self.splits()}
+        return found | text_baselines(train.texts, tests, self._score_texts, shorten=bool(self.summaries))
 
     def describe_data(self) -> dict[str, Any]:
         return self._facts
