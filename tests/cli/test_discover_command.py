@@ -65,9 +65,13 @@ def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, m
     assert "Ranking" in again and "alibi" in again  # the comparison was found beside the discovery
     assert "alibi" in render_records(tmp_path / document["folder"])
     assert "2 of 6 runs are those of the free table" in page and "existed before this plan" not in page + again
+    edited = tmp_path / document["mechanism"]
+    edited.unlink()
+    without = run_whence("report", document["folder"])
+    assert without.returncode == 0 and f"no file {document['mechanism']}" in without.stderr
+    assert f"writes it again: whence discover {' '.join(SMALL)}" in without.stderr and not edited.exists()
     shown = run_whence("discover", *SMALL, "--no-compare")
     assert f"report without a comparison: {document['report']}" in shown.stdout and "naming" not in shown.stderr
-    edited = tmp_path / document["mechanism"]
     edited.write_text(edited.read_text() + "# mine\n")
     refused = run_whence("discover", *SMALL)
     assert refused.returncode == 2 and "edited" in refused.stderr and "rename your file" in refused.stderr

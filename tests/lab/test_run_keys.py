@@ -8,6 +8,7 @@ import pytest
 from whence import WhenceError, records
 from whence.lab import claims, executors, run_execution, run_keys, runner
 from whence.lab.arms import Arm, parse_arm
+from whence.lab.sources import pin_sources
 from whence.lab.study import Budget, Decision, Run, Study
 from whence.lab.study_folder import study_folder
 
@@ -54,6 +55,19 @@ def test_more_seeds_and_arms_train_only_what_is_new(tmp_path):
         weights = [outcome.folder / "weights" / run.weights_name for outcome in (first, second)]
         assert weights[0].read_bytes() == weights[1].read_bytes()
     assert not second.problems
+
+
+def test_a_reused_record_is_known_without_the_code_of_its_mechanism(tmp_path):
+    path = tmp_path / "bell.py"
+    path.write_text("import whence\n\nclass Bell(whence.Position):\n    pass\n")
+    first = pin_sources(dataclasses.replace(STUDY, arms=(STUDY.arms[0], parse_arm(f"{path}:Bell"))))
+    run = Run(dataclasses.replace(first, name="larger", seeds=(0, 1)), first.arms[1], 0)
+    record = {"spec": first.spec(), "arm": run.arm.name, "seed": 0}
+    others = [{**record, "seed": 1}, {**record, "arm": "none"}, {**record, "spec": {}}]
+    for _ in range(2):  # with the file, and without it
+        assert run_keys.is_record_of(record, run)
+        assert not any(run_keys.is_record_of(other, run) for other in others)
+        path.unlink(missing_ok=True)
 
 
 def test_a_corrupt_record_of_another_study_is_not_reused(tmp_path):

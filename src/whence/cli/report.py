@@ -119,6 +119,11 @@ def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
         from whence.report.discovery.findings import find_comparisons
     for place in discoveries:
         findings, page = write_discovery_report(place, find_comparisons(place), out), out or place / PAGE
+        if not Path(findings["mechanism"]).exists():
+            _print_warning(
+                f"note: no file {findings['mechanism']}, which the page names; its text is the entry mechanism of {DISCOVERY}, "
+                f"and this command writes it again: {findings['record']['command']}"
+            )
         print(f"report: {page}")
         reports.append({"kind": "discovery", "report": page, **summarize_discovery(findings)})
     for measured in profiles:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -21,18 +22,25 @@ from whence.lab.claims import RunInProgress, claim_run
 from whence.lab.study import Budget, Run, Study
 from whence.position.expression import parse_position
 
+#: of a record whose spec is not that of a run, or whose code is gone
+_UNREADABLE = (WhenceError, KeyError, TypeError, ValueError, StopIteration, AttributeError)
+
 
 def run_spec(run: Run) -> dict[str, Any]:
     """Everything that determines the result of a run, as plain JSON. Defaults of the budget are left out."""
-    study, expression = run.study, parse_position(run.arm.position)
-    defaults = {field.name: field.default for field in fields(Budget)}
-    names = {study.task.partition("(")[0], *(term.name for term in expression.terms)}
+    expression = parse_position(run.arm.position)
+    return _describe_run(run, expression.normal_form, [term.name for term in expression.terms])
+
+
+def _describe_run(run: Run, position: str, terms: Iterable[str]) -> dict[str, Any]:
+    study, defaults = run.study, {field.name: field.default for field in fields(Budget)}
+    names = {study.task.partition("(")[0], *terms}
     spec = {
         "task": study.task,
         "task_settings": study.task_settings,
         "metric": study.decision.metric,
         "model": run.model,
-        "position": expression.normal_form,
+        "position": position,
         "budget": {name: value for name, value in asdict(run.budget).items() if value != defaults[name]},
         "seed": run.seed,
         "sources": {name: digest for name, digest in study.sources.items() if name in names},
@@ -65,11 +73,32 @@ def _hash(spec: dict[str, Any]) -> str:
 def record_key(record: dict[str, Any]) -> str | None:
     """The key of the run that a record belongs to, computed from the spec in it; None if the spec cannot be read."""
     try:
-        study = Study.from_spec(record["spec"])
-        arm = next(arm for arm in study.arms if arm.name == record["arm"])
-        return run_key(Run(study, arm, record["seed"]))
-    except (WhenceError, KeyError, TypeError, ValueError, StopIteration, AttributeError):
+        return run_key(_recorded_run(record))
+    except _UNREADABLE:
         return None
+
+
+def is_record_of(record: dict[str, Any], run: Run) -> bool:
+    """Whether a record, perhaps of another study, is that of a run. If the user's code is gone, positions are compared as text."""
+    try:
+        key = run_key(run)
+    except WhenceError:
+        try:
+            return _written_spec(_recorded_run(record)) == _written_spec(run)
+        except _UNREADABLE:
+            return False
+    return record_key(record) == key
+
+
+def _written_spec(run: Run) -> dict[str, Any]:
+    text = run.arm.position
+    return _describe_run(run, text, [name for name in run.study.sources if name in text])
+
+
+def _recorded_run(record: dict[str, Any]) -> Run:
+    study = Study.from_spec(record["spec"])
+    arm = next(arm for arm in study.arms if arm.name == record["arm"])
+    return Run(study, arm, record["seed"])
 
 
 def reuse_records(study: Study, folder: Path, base: Path) -> list[Run]:

@@ -8,7 +8,7 @@ from typing import Any
 from whence import records
 from whence.errors import WhenceError, usage_error
 from whence.lab import tasks
-from whence.lab.run_keys import record_key, run_key
+from whence.lab.run_keys import is_record_of
 from whence.lab.study import Run, Study
 from whence.lab.study_labels import label_study
 from whence.lab.study_task import load_task
@@ -94,7 +94,7 @@ def read_run_record(
     except WhenceError as error:
         return {}, f"{path.name} is left alone: {error}"
     own = record.get("hash") == run.study.hash and record.get("arm") == run.arm.name and record.get("seed") == run.seed
-    if not own and record_key(record) != run_key(run):  # a reused record has the hash of another study
+    if not own and not is_record_of(record, run):  # a reused record has the hash of another study
         return record, f"{path.name} is left alone: it belongs to another study, arm or seed"
     if not isinstance(record.get("result"), dict) or "status" not in record["result"]:
         return record, f"{path.name} is left alone: it has no result"
