@@ -39,7 +39,8 @@ def test_an_unknown_study_has_no_command():
 def test_items_of_the_sources_name_commands_and_records_that_exist():
     text = papers_table.README.read_text().split("<!-- items -->")[1].split("<!-- end items -->")[0]
     rows = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in text.strip().splitlines()[2:]]
-    studies = {command.split()[2] for command in papers_table.study_commands().values()} | {"epar/all"}
+    commands = papers_table.study_commands()
+    studies = {command.split()[2] for command in commands.values()} | {"epar/all"}
     assert len(rows) > 20 and {row[0].partition(",")[0] for row in rows} == {
         "EPAR",
         "Prior",
@@ -50,6 +51,10 @@ def test_items_of_the_sources_name_commands_and_records_that_exist():
     for item, command, record, result in rows:
         for name in re.findall(r"whence run ([a-z_/]+)", command):
             assert name in studies, item
+        for name in re.findall(r"--only ([a-z-]+)", command):
+            assert name in commands, item
+        for run in re.findall(r"whence run [a-z_/]+ --(?:scale|data) [a-z]+", command):
+            assert run in commands.values(), item
         for path in re.findall(r"`([^`]+)`", record):
             folder = papers_table.FOLDER / path.rstrip("/")
             assert folder.is_dir() or folder.with_name(f"{folder.name}.zip").is_file(), item

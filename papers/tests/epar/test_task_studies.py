@@ -26,6 +26,14 @@ def test_the_arms_and_the_decision(name, scale):
         assert scale in study.name and (scale == "small" or study.seeds == (42, 43, 44, 45, 46))
 
 
+def test_the_small_protocol_needs_no_files(monkeypatch):
+    monkeypatch.delenv("WHENCE_DATA", raising=False)
+    (study,) = PROTOCOL["studies"]("small")
+    assert study.arms == PROTOCOL["ARMS"] and study.decision.alpha == 0.01 and len(study.seeds) == 5
+    task = load_task(study)
+    assert task.name == "topics" and task.vocab_size == 256 and "bytes" in study.about
+
+
 def run_two_arms(study, folder):
     """The last evaluation of rotary and of EPAR with learned vectors, one seed each."""
     arms = tuple(arm for arm in study.arms if arm.name in ("rotary", "Learned + EPAR"))

@@ -1,10 +1,11 @@
 """The EPAR source's language-modeling protocol at a scale that fits the machine: its baselines, seeds and correction.
 
 The source trains about 110 million parameters (12 layers, embed_dim 768, 12 heads) with seeds 42 to 46, against rotary, ALiBi,
-Shaw and Transformer-XL, with Bonferroni's correction at 0.01. ``scale`` is "cpu" (half an hour on two cores), "gpu" (twenty
-minutes on one large accelerator, with parallel runs) or "source" (the size of the source, days; with words, because bytes need
-no large embedding). All arms have the same budget. Books are tokenized as bytes, WikiText-2 as words. The training split of
-WikiText-2 is not available everywhere, so its validation split is used for training.
+Shaw and Transformer-XL, with Bonferroni's correction at 0.01. ``scale`` is "small" (Python's help topics, which need no files; a
+few minutes on two cores), "cpu" (half an hour on two cores), "gpu" (twenty minutes on one large accelerator, with parallel runs) or
+"source" (the size of the source, days; with words, because bytes need no large embedding). All arms have the same budget. Help
+topics and books are tokenized as bytes, WikiText-2 as words. The training split of WikiText-2 is not available everywhere, so its
+validation split is used for training.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class StudySize:
     precision: str
     characters: int | None  # of the books; None for all
     words: int  # vocabulary size of WikiText
-    steps: dict[str, int]  # by text
+    steps: dict[str, int]  # by text; each has a study of its own
     dropout: dict[str, float]  # by text; the words are repeated several times
     blocks: int  # evaluated at every length
 
@@ -50,7 +51,7 @@ class StudySize:
         return 4 * self.embed_dim
 
     def vocab_size(self, text: str) -> int:
-        return BYTES if text == "books" else self.words
+        return self.words if text == "wikitext2" else BYTES
 
     def parameters(self, text: str) -> int:
         """Parameters of the model without position: projections, feed-forward and norms of each layer, embedding, output."""
@@ -63,11 +64,15 @@ class StudySize:
 
     def settings(self, text: str) -> dict[str, Any]:
         """The settings of the text's task."""
-        read = {"characters": self.characters} if text == "books" else {"train_part": "valid", "words": self.words}
-        return {"context": self.context, "blocks": self.blocks, **read}
+        read = {"books": {"characters": self.characters}, "wikitext2": {"train_part": "valid", "words": self.words}}
+        return {"context": self.context, "blocks": self.blocks, **read.get(text, {})}
 
 
 SCALES = {
+    "small": StudySize(
+        embed_dim=32, heads=2, layers=2, context=32, batch_size=16, lr=3e-3, precision="no", characters=None, words=0,
+        steps={"topics": 200}, dropout={"topics": 0.0}, blocks=32,
+    ),
     "cpu": StudySize(
         embed_dim=64, heads=4, layers=2, context=64, batch_size=16, lr=2e-3, precision="no", characters=2_000_000, words=2048,
         steps={"books": 400, "wikitext2": 300}, dropout={"books": 0.0, "wikitext2": 0.0}, blocks=64,
@@ -84,7 +89,7 @@ SCALES = {
 
 
 def studies(scale: str = "cpu") -> list[Study]:
-    return [_study(scale, SCALES[scale], text) for text in ("books", "wikitext2")]
+    return [_study(scale, SCALES[scale], text) for text in SCALES[scale].steps]
 
 
 def _study(name: str, size: StudySize, text: str) -> Study:
@@ -106,6 +111,6 @@ def _study(name: str, size: StudySize, text: str) -> Study:
         ),
         decision=Decision(baseline="rotary", alpha=0.01),
         about=f"{size.parameters(text):,} parameters beside those of position ({size.layers} layers, {size.embed_dim} wide, "
-        f"{size.heads} heads), trained on {size.tokens(text):,} {'bytes' if text == 'books' else 'words'} "
+        f"{size.heads} heads), trained on {size.tokens(text):,} {'words' if text == 'wikitext2' else 'bytes'} "
         f"({steps} steps of {size.batch_size} x {size.context}). The source has about 110 million parameters.",
     )  # fmt: skip
