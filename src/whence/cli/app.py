@@ -11,16 +11,18 @@ An error in the user's own code, such as a hook or a task, is one line with its 
 from __future__ import annotations
 
 import inspect
+import re
 import signal
 import sys
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
 from whence.cli import bench, compare, discover, doctor, explore, mend, probe, report, show, studies, tokenize
 from whence.cli import run as run_command
-from whence.errors import Terminated, WhenceError
+from whence.errors import Terminated, WhenceError, usage_error
 from whence.plugins import COMMANDS, entry_points, require_unique
 from whence.user_code import describe_user_error, show_tracebacks
 
@@ -93,6 +95,21 @@ def _unavailable(name: str, error: Exception) -> Callable[[], None]:
 add_plugin_commands(app)
 
 
+def describe_option_error(error: Any) -> str:
+    """An error of typer about options or arguments, as one line with a remedy."""
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    command = "whence" if context is None else context.command_path
+    extra = re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message)
+    if extra is None:
+        return f"{message}; {command} --help lists the options."
+    arguments = [one.name for one in context.command.params if one.param_type_name == "argument"]
+    options = [one for one in ("position", "task") if any(own.name == one for own in context.command.params)]
+    rule = f"it takes {' and '.join(arguments)}" if arguments else "it takes options alone"
+    remedy = f"write --{options[0]} {extra[1].split()[0]}" if options and not arguments else "leave it out"
+    return str(usage_error(command, extra[1], rule, remedy))
+
+
 def run() -> None:
     try:
         code = app(
@@ -107,9 +124,8 @@ def run() -> None:
     except typer.Abort:
         code = INTERRUPTED
     except Exception as error:
-        show_usage_error = getattr(error, "show", None)  # typer's own errors about options
-        if show_usage_error is not None:
-            show_usage_error()
+        if hasattr(error, "format_message"):  # typer's own errors about options
+            print(describe_option_error(error), file=sys.stderr)
             sys.exit(2)
         text = describe_user_error(error)
         if text is None or show_tracebacks():

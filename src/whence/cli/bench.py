@@ -96,7 +96,7 @@ def bench(
     from whence.cli.bench_report import summarize_benchmarks, write_bench_comparison, write_bench_report
     from whence.cli.progress import OutOfTime
     from whence.cli.training_options import parse_duration
-    from whence.probe.probed_model import QUICK
+    from whence.probe.probed_model import QUICK, require_dtype
     from whence.records import require_output_folder
 
     results = ctx.with_resource(json_document("bench", as_json))
@@ -110,6 +110,7 @@ def bench(
     if quick:
         settings = dataclasses.replace(settings, items=items or QUICK_ITEMS, max_new_tokens=QUICK_TOKENS)
         max_length = max_length or QUICK_LENGTH
+    require_dtype(f"{COMMAND} --dtype", dtype)
     change = load_change(intervention, recipe)
     tasks = select_tasks(benchmark, subset, task, data, settings)  # errors in files come before a model is loaded
     options = {"device": device, "dtype": dtype, "revision": revision, "device_map": device_map, "chat": chat}
@@ -117,7 +118,7 @@ def bench(
     baseline = None if compare is None else find_baseline(compare)
     try:
         if compare is not None and baseline is None:
-            with prepare_model(compare, options, None, None) as lm:
+            with prepare_model(compare, options, None, None, f"{COMMAND} --compare") as lm:
                 baseline = run_model(lm, tasks, settings, max_length, out, batch_size, minutes)
         with prepare_model(name, options, position, (change, recipe)) as lm:
             folder = run_model(lm, tasks, settings, max_length, out, batch_size, minutes)
@@ -207,7 +208,11 @@ def load_change(intervention: str | None, recipe: Path | None) -> Any:
 
 @contextmanager
 def prepare_model(
-    name: str, options: dict[str, Any], position: str | None, change: tuple[Any, Path | None] | None
+    name: str,
+    options: dict[str, Any],
+    position: str | None,
+    change: tuple[Any, Path | None] | None,
+    command: str = COMMAND,
 ) -> Iterator[ProbedModel]:
     """A loaded model with what the options attach and apply, which its identity names."""
     from whence.hf import apply_recipe
@@ -216,7 +221,7 @@ def prepare_model(
 
     options = dict(options)
     lm = probed_model.load(
-        name, options.pop("device"), options.pop("dtype"), position=position, command="whence bench", **options
+        name, options.pop("device"), options.pop("dtype"), position=position, command=command, **options
     )
     intervention, recipe = change or (None, None)
     if intervention is None:

@@ -121,6 +121,8 @@ def mend(
     )
     trial = Trial(lm, dataclasses.replace(plan, identity=identify(lm)), tasks, out)
     require_recipe_name(recipe, trial.folder, cures)
+    for note in describe_short_searches(cure) if short else ():
+        print(note, file=sys.stderr)
     try:
         with stop_forward_passes(lm.model, seconds / 60), probe_progress(seconds / 60) as notify:
             trial.run(cures, notify)
@@ -184,24 +186,29 @@ def load_cures(texts: list[str] | None, short: bool) -> list[Intervention]:
 
     named = [SHORT_SEARCH.get(name.strip(), name) if short else name for name in texts or CURES]
     cures = [load_intervention(text, "--cure") for text in named]
-    shortened = [name for name in CURES if short and not texts and name in SHORT_SEARCH]
-    if shortened:
-        print(
-            f"{' and '.join(shortened)}: short searches, because this is a CPU. For a full search name a cure with "
-            f'parentheses, such as --cure "{shortened[0]}()", or use a GPU with --device.',
-            file=sys.stderr,
-        )
-    for name, text in zip(texts or (), named, strict=False):
-        if name != text:
-            print(
-                f"{name}: a short search, because this is a CPU: {text}. For the full search pass settings, such as "
-                f'"{name}()", or a GPU with --device.',
-                file=sys.stderr,
-            )
     twice = {label_cure(cure) for cure in cures}
     if len(twice) < len(cures):
         raise usage_error("whence mend --cure", "a cure twice", "each cure is tried once", "name it once")
     return cures
+
+
+def describe_short_searches(texts: list[str] | None) -> list[str]:
+    """A note for the cures whose search is shorter on a CPU, as ``load_cures`` chooses it."""
+    from whence.mend import CURES
+    from whence.mend.trial_plan import SHORT_SEARCH
+
+    if not texts:
+        shortened = [name for name in CURES if name in SHORT_SEARCH]
+        return [
+            f"{' and '.join(shortened)}: short searches, because this is a CPU. For a full search name a cure with "
+            f'parentheses, such as --cure "{shortened[0]}()", or use a GPU with --device.'
+        ]
+    return [
+        f"{name}: a short search, because this is a CPU: {SHORT_SEARCH[name.strip()]}. For the full search pass settings, such as "
+        f'"{name}()", or a GPU with --device.'
+        for name in texts
+        if name.strip() in SHORT_SEARCH
+    ]
 
 
 def require_recipe_name(name: str | None, folder: Path, cures: list[Intervention]) -> None:

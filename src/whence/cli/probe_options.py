@@ -55,6 +55,14 @@ def plan_from_options(
             "an endpoint gives access to answers only",
             "leave it out",
         )
+    for option, values, known in (
+        ("--score", scores or (), plans.SCORES),
+        ("--dtype", (dtype,) if dtype else (), plans.DTYPES),
+    ):
+        for value in values:
+            if value not in known:
+                remedy = did_you_mean(value, known, "choose one")
+                raise usage_error(f"whence probe {option}", repr(value), f"they are {', '.join(known)}", remedy)
     own_only = (tasks or files) and all(name not in TASKS for name in tasks or ())
     size = "quick" if quick else "full" if full else "usual"
     base = (

@@ -247,9 +247,10 @@ def load(
     }  # fmt: skip
     from whence import hf
 
+    torch_dtype = require_dtype(f"{command} --dtype", dtype)
     if name == QUICK:
         quick = replace(tiny_random_model(), **settings)
-        quick.model.to(device=_require_device(f"{command} --device", device), dtype=getattr(torch, dtype))
+        quick.model.to(device=_require_device(f"{command} --device", device), dtype=torch_dtype)
         if position is not None:
             hf.attach(quick.model, position)
         return _validate_model(replace(quick, about=quick.about | {"dtype": dtype}), command)
@@ -259,7 +260,7 @@ def load(
     if device_map is None:
         _require_device(f"{command} --device", device)
 
-    loaded, _ = load_named(f"{command} {name}", name, getattr(torch, dtype), device, revision, device_map)
+    loaded, _ = load_named(f"{command} {name}", name, torch_dtype, device, revision, device_map)
     model, tokenizer = loaded
     if Path(name).expanduser().is_dir() and saved_position_names(Path(name).expanduser()):
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions
@@ -273,6 +274,16 @@ def load(
         "dtype": dtype,
     }
     return _validate_model(ProbedModel(name, model, tokenizer, about, **settings), command)
+
+
+def require_dtype(subject: str, name: str) -> torch.dtype:
+    """The dtype of a name; any other name is an error."""
+    from whence.probe.plan import DTYPES
+
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise usage_error(subject, repr(name), f"they are {', '.join(DTYPES)}", "choose one")
+    return dtype
 
 
 def _require_device(subject: str, device: str) -> torch.device:
