@@ -8,6 +8,7 @@ from typing import Any
 
 from whence_papers import FOLDER
 from whence_papers.ledger.claims import SIGNS
+from whence_papers.ledger.formulas import plain_quote
 
 #: figures of docs/ that show results of a source, with their captions
 FIGURES = {
@@ -68,7 +69,7 @@ def _claim(claim: dict[str, Any], source: str, command: str) -> list[str]:
     lines = [f"### {name}", "", _escape(claim["claim"]), ""]
     if claim["quote"]:
         lines += [
-            f"> {_keep_bold(_escape(' '.join(claim['quote'].split())))}",
+            f"> {_keep_bold(_escape(plain_quote(claim['quote'])))}",
             ">",
             f"> *{_escape(claim['where'])}*",
             "",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from whence.errors import WhenceError
+from whence_papers.ledger.formulas import plain_quote
 from whence_papers.ledger.page import render_claims_page
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -22,11 +23,13 @@ def test_every_claim_stands_on_it_escaped(ledger):
     for source in ledger["sources"]:
         for claim in source["claims"]:
             assert f'id="{claim["id"]}"' in text
-            assert f"<blockquote>{html.escape(claim['quote'])}</blockquote>" in text
+            quote = plain_quote(claim["quote"])
+            assert f"<blockquote>{html.escape(quote)}</blockquote>" in text and not set(quote) & set("\\$")
             assert not claim["repository"] or html.escape(claim["repository"]) in text
     apart = sum(ledger["identities"].values())
     assert text.count('<span class="note">by definition</span>') == apart > 20
     assert f"<b>all {sum(ledger['counts'].values()) + apart}</b>" in text
+    assert "Re(f(qₘ, m)ᵀ f(kₙ, n))" in text and "|α d|ᵝ" in text and "α/(1+γ)" in text
     assert "p &lt; 0.01" in text and "&lt;none&gt;" in text and "http://" not in text and "https://" not in text
     assert text == render_claims_page(ledger)
 

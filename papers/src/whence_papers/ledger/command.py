@@ -14,6 +14,7 @@ from whence.cli.json_output import JsonOption, print_json, select
 from whence.errors import usage_error
 from whence_papers import FOLDER
 from whence_papers.ledger.claims import SIGNS
+from whence_papers.ledger.formulas import plain_quote
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -190,7 +191,7 @@ def print_table(ledger: dict[str, Any], console: Console | None = None) -> None:
             if row["by_definition"]:
                 mark.append("\nby definition", style="dim")
             if wide:
-                claim.append(f"\n“{plain_quote(row)}”", style="dim italic")
+                claim.append(f"\n“{plain_quote(row['quote'])}”", style="dim italic")
                 view.add_row(mark, claim, describe_checks(row), row["reason"])
             else:
                 view.add_row(mark, Text.assemble(claim, "\n", row["reason"]))
@@ -201,7 +202,7 @@ def print_table(ledger: dict[str, Any], console: Console | None = None) -> None:
 def format_details(row: dict[str, Any], folders: tuple[Path, ...] = ()) -> str:
     """Format one claim with all details. Paths of records in ``folders`` begin with the folder's name."""
     lines = [f"{row['id']}: {SIGNS[row['verdict']]} {row['verdict']}", *_field("", row["claim"])]
-    lines += _field("quote", f"“{plain_quote(row)}”") + _field("where", row["where"])
+    lines += _field("quote", f"“{plain_quote(row['quote'])}”") + _field("where", row["where"])
     if row["repository"]:
         lines += _field("rests on", row["repository"])
     lines += _field("how", row["how"]) + _field("reason", row["reason"])
@@ -244,11 +245,6 @@ def _format_value(value: Any) -> str:
 def _field(name: str, text: str) -> list[str]:
     wrapped = textwrap.wrap(text, min(100, shutil.get_terminal_size((112, 24)).columns - 12)) or [""]
     return [f"  {name if place == 0 else '':10}{line}" for place, line in enumerate(wrapped)]
-
-
-def plain_quote(row: dict[str, Any]) -> str:
-    """The quote of a claim on one line."""
-    return " ".join(row["quote"].split())
 
 
 def format_counts(counts: dict[str, int], identities: dict[str, int]) -> str:

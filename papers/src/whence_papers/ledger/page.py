@@ -13,6 +13,7 @@ from whence.errors import usage_error
 from whence.records import RecordFolder
 from whence.report.html_page import definition_list, render_page, scrollable
 from whence_papers.ledger.claims import SIGNS
+from whence_papers.ledger.formulas import plain_quote
 
 INTRODUCTION = """<p>Verdicts are computed from records when this page is written. Claims that cannot be tested here state the reason, and
 open claims state what is missing. Open a claim to see the words of the source, how it is tested, our result and its record.</p>
@@ -120,7 +121,7 @@ def _claim(claim: dict[str, Any]) -> str:
     return f"""<details class="claim {_kind(claim["verdict"])}" id="{html.escape(claim["id"])}" data-verdict="{claim["verdict"]}">
 <summary><span class="verdict-word"><span class="mark" aria-hidden="true">{SIGNS[claim["verdict"]]}</span> {claim["verdict"]}{note}</span>
 <span class="what">{html.escape(claim["claim"])}<span class="why">{html.escape(claim["reason"])}</span></span></summary>
-<div class="inside"><blockquote>{html.escape(claim["quote"])}</blockquote>{_checks(claim["checks"])}{definition_list(rows)}<p class="small"><code>{html.escape(claim["id"])}</code></p>{folded}</div>
+<div class="inside"><blockquote>{html.escape(plain_quote(claim["quote"]))}</blockquote>{_checks(claim["checks"])}{definition_list(rows)}<p class="small"><code>{html.escape(claim["id"])}</code></p>{folded}</div>
 </details>
 """
 
