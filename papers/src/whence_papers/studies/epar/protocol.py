@@ -64,7 +64,10 @@ class StudySize:
 
     def settings(self, text: str) -> dict[str, Any]:
         """The settings of the text's task."""
-        read = {"books": {"characters": self.characters}, "wikitext2": {"train_part": "valid", "words": self.words}}
+        read: dict[str, dict[str, Any]] = {
+            "books": {"characters": self.characters},
+            "wikitext2": {"train_part": "valid", "words": self.words},
+        }
         return {"context": self.context, "blocks": self.blocks, **read.get(text, {})}
 
 
