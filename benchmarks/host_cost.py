@@ -172,7 +172,7 @@ class FlexVariant(Variant):
             return score - slopes[h] * (i - j)
 
         def attend(q: Tensor, k: Tensor, v: Tensor, cache: Any) -> Tensor:
-            return compiled(q, k, v, score_mod=bias, block_mask=mask)  # type: ignore[return-value]
+            return compiled(q, k, v, score_mod=bias, block_mask=mask)
 
         super().__init__(attend, [], device, dtype)
 
