@@ -15,7 +15,7 @@ from whence.errors import WhenceError, usage_error
 from whence.plugins import did_you_mean, is_reference
 from whence.probe import plan as plans
 from whence.probe.plan import Plan, TaskSpec
-from whence.probe.probed_model import QUICK
+from whence.probe.probed_model import DTYPES, QUICK
 from whence.probe.tasks import ITEMS, TASKS, is_installed, load_items
 
 #: items in one record of an endpoint, whose answers are expensive
@@ -57,7 +57,7 @@ def plan_from_options(
         )
     for option, values, known in (
         ("--score", scores or (), plans.SCORES),
-        ("--dtype", (dtype,) if dtype else (), plans.DTYPES),
+        ("--dtype", (dtype,) if dtype else (), DTYPES),
     ):
         for value in values:
             if value not in known:

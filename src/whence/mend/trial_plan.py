@@ -17,8 +17,8 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.probe.likelihood import MAX_SCORED_TOKENS
-from whence.probe.plan import DTYPES, SCORES, TaskSpec
-from whence.probe.probed_model import QUICK
+from whence.probe.plan import SCORES, TaskSpec
+from whence.probe.probed_model import DTYPES, QUICK
 
 SEARCH, JUDGE = "search", "judge"
 MARGIN = 2.0  # points of accuracy

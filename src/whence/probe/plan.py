@@ -13,10 +13,10 @@ from typing import Any
 from whence.errors import usage_error
 from whence.lab.data.corpora import content_hash
 from whence.probe.likelihood import MAX_SCORED_TOKENS
+from whence.probe.probed_model import DTYPES
 from whence.probe.tasks import ITEMS, TASKS, ProbeTask, build_task, spread_slots
 
 SCORES = ("likelihood", "generation")
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)

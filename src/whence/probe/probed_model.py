@@ -18,6 +18,7 @@ from whence.errors import WhenceError, require_package, usage_error
 from whence.probe.tasks.task import Prompt, Span
 
 QUICK = "quick"
+DTYPES = ("float32", "bfloat16", "float16")
 CPU_TOKENS = 4096
 PLACEHOLDER = "WHENCE-PROMPT"
 
@@ -278,8 +279,6 @@ def load(
 
 def require_dtype(subject: str, name: str) -> torch.dtype:
     """The dtype of a name; any other name is an error."""
-    from whence.probe.plan import DTYPES
-
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise usage_error(subject, repr(name), f"they are {', '.join(DTYPES)}", "choose one")
