@@ -40,6 +40,7 @@ from whence.report.probe.figures import curves_figure, explanations_figure
 from whence_papers import FOLDER
 from whence_papers.epar import conditions
 from whence_papers.prior.figure import draw_prior, read_runs
+from whence_papers.speeches.figure import draw_maps, draw_training
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -373,6 +374,8 @@ def main() -> None:
     draw_conditions(ROOT / "docs" / "epar_when.png")
     draw_prior_study("prior-gpu", ROOT / "docs" / "prior.png")
     draw_prior_study("prior-gpu-134m", ROOT / "docs" / "prior_134m.png")
+    draw_training(FOLDER / "results", ROOT / "docs" / "speeches.png")
+    draw_maps(FOLDER / "results", ROOT / "docs" / "speeches-maps.png")
     bench_tables.write_page(ROOT / "docs" / bench_tables.PAGE)
     length_figures.draw(ROOT / "docs")
     mend_figure.draw(FOLDER / "results", mend_figure.PICTURE)

@@ -24,6 +24,10 @@ FIGURES = {
         "trough.png": "A fact in SmolLM2 at every distance: attention to it follows the oscillation of rotary position, its answer does not",
     },
     "pointer": {"next_location.png": "Learned bias over the distance to the last visit, for each arm"},
+    "speeches": {
+        "speeches.png": "Training and test scores over time, beside the tables of the source",
+        "speeches-maps.png": "Attention maps of the sentences that the source draws, at every s",
+    },
 }
 #: trials of cures are made by a tool that runs a command for each of them
 STORED_COMMANDS = " runs all trials, on a GPU; each record holds the `whence mend` command that makes it again"

@@ -1,5 +1,8 @@
 """The studies of the speeches assignment have the settings that its report names, and both ways with padding."""
 
+import base64
+
+import numpy as np
 import pytest
 
 from whence.lab.study_files import load_study_file
@@ -7,6 +10,7 @@ from whence.models import ModelSpec
 from whence.position.catalogue import SHORT_NAMES
 from whence.position.expression import ModelDims
 from whence_papers import FOLDER
+from whence_papers.speeches.figure import decode_map
 from whence_papers.speeches.panels import training_panels
 
 STUDIES = FOLDER / "studies"
@@ -84,6 +88,14 @@ def test_training_scores_are_drawn_in_both_ways():
     old = run(0, 0.5, 0.6)
     del old["result"]["evaluations"][0]["training"]
     assert training_panels({"a": [old]}, "accuracy") == [] == training_panels({}, "accuracy")
+
+
+def test_maps_show_the_last_layer_with_queries_as_rows():
+    def head(weights):
+        return base64.b64encode(bytes(weights)).decode()
+
+    maps = [[head([0, 0, 0, 0])] * 2, [head([255, 0, 51, 204]), head([255, 0, 153, 102])]]
+    assert decode_map({"tokens": ["a", "b"], "maps": maps}) == pytest.approx(np.array([[1.0, 0.0], [0.4, 0.6]]))
 
 
 def test_all_has_one_arm_for_every_mechanism_that_a_text_alone_can_use():
