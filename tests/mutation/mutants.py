@@ -142,7 +142,7 @@ MUTANTS = [
     # queries and keys changed places
     (A + "call.py", "part.rotate(q, k, layout.q_positions, layout.k_positions)", "part.rotate(q, k, layout.k_positions, layout.q_positions)", CACHED),
     (A + "layout.py", "return _select_rows(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]", "return self.k_positions[:, None, :] - _select_rows(self.q_positions, rows)[:, :, None]", REFERENCE),
-    (P + "base.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
+    (P + "hook_types.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
     # masks and rows that see nothing
     (A + "blockwise_kernel.py", "hidden = ~t.real[", "hidden = t.real[", REFERENCE),
     (A + "blockwise_kernel.py", "self.settings.seed + tile.number", "tile.number * 0 + int(torch.randint(9, ()))", TILED),
@@ -186,7 +186,7 @@ MUTANTS = [
     (L + "observe.py", "rows[None, :, :, None]", "rows[None, :, None, :]", RESUMED),
     (P + "expression.py", "EXTRAPOLATION_FACTOR = 8", "EXTRAPOLATION_FACTOR = 4", RESUMED),
     # the runner: whose record it is, that it is written once, which sources made it
-    (L + "study_folder.py", "if not own and record_key(record) != run_key(run):", "if False:", OWNED),
+    (L + "study_folder.py", "if not own and not is_record_of(record, run):", "if False:", OWNED),
     (L + "study_folder.py", ' and record.get("seed") == run.seed', "", OWNED),
     (L + "run_execution.py", "    recorded = records.exists(path)\n    if", "    recorded = False\n    if", OWNED),
     (L + "runner.py", "try_run, origin=prepared.origin", "try_run, origin=None", OWNED),
