@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whence.position.base import ParameterGradient, Position
+from whence.position.base import Position
 from whence.position.evaluate import fixed_length
+from whence.position.hook_types import ParameterGradient
 
 #: relative to the largest entry; both sides are float64
 TOLERANCE = 1e-9

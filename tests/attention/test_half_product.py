@@ -11,7 +11,7 @@ import torch
 
 from whence import Cope, Shaw, attend, from_score_mod
 from whence.attention.half_product import multiply_in_half
-from whence.position.base import Rows
+from whence.position.hook_types import Rows
 
 B, H, G, T, D = 2, 4, 2, 70, 16
 POSITIONS = {

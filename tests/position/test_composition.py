@@ -5,9 +5,10 @@ import torch
 
 from whence.errors import WhenceError
 from whence.position.alibi import Alibi
-from whence.position.base import Position, Rows
+from whence.position.base import Position
 from whence.position.cope import Cope
 from whence.position.epar import Epar
+from whence.position.hook_types import Rows
 from whence.position.no_position import NoPosition
 from whence.position.power_prior import PowerPrior
 from whence.position.rotary import Rotary

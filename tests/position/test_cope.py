@@ -7,8 +7,8 @@ import torch
 from x_transformers.x_transformers import CoPE as ExternalCope
 
 from whence.errors import WhenceError
-from whence.position.base import Rows
 from whence.position.cope import Cope
+from whence.position.hook_types import Rows
 
 B, H, T, S, D = 2, 3, 5, 7, 4
 

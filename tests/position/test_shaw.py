@@ -7,7 +7,7 @@ import torch
 
 from whence.errors import WhenceError
 from whence.position import distance_table as module
-from whence.position.base import Rows
+from whence.position.hook_types import Rows
 from whence.position.shaw import Shaw
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from whence.errors import WhenceError
-from whence.position.base import Rows
+from whence.position.hook_types import Rows
 from whence.position.sinusoidal import sinusoid
 from whence.position.transformer_xl import TransformerXL
 

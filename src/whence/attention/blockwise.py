@@ -18,8 +18,9 @@ from whence.attention import ops
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request, build_rows, why_no_table
 from whence.attention.half_product import multiply_in_half
-from whence.position.base import Position, Rows
+from whence.position.base import Position
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
+from whence.position.hook_types import Rows
 
 SCORES = 1 << 21  # scores in memory at once when rows are recomputed
 COMPILED_BLOCKS = 32  # at most, because a compiled graph holds the operations of each block

@@ -18,7 +18,8 @@ from whence.attention.clock import Clock, run_clock
 from whence.attention.content_tables import why_no_content_tables
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
-from whence.position.base import DECAY, LOG_NETWORK, PairFunction, Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import DECAY, LOG_NETWORK, PairFunction, Rows
 from whence.position.no_position import NoPosition
 from whence.position.score_mod import ScoreMod
 

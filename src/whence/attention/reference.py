@@ -14,8 +14,8 @@ from torch import Tensor
 
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request, build_rows
-from whence.position.base import Rows
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_value_bias
+from whence.position.hook_types import Rows
 
 
 class Reference(Backend):

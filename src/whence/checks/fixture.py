@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from whence.attention import Attention, KVCache
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 
 TOKENS = 9
 TOLERANCE = 1e-9

@@ -26,8 +26,9 @@ from whence.checks.fixture import (
 )
 from whence.derivatives import find_wrong_derivative
 from whence.errors import WhenceError
-from whence.position.base import Position, Rows
+from whence.position.base import Position
 from whence.position.evaluate import evaluate_clock
+from whence.position.hook_types import Rows
 
 MAX_DISTANCE = 4096
 DISTANCE_HOOKS = {"score_scale", "bias"}

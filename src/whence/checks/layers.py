@@ -17,8 +17,9 @@ from torch.func import functional_call, jvp
 from whence.attention import KVCache, attend
 from whence.checks.fixture import TOKENS, Failure, Fixture, SkipCheck, assert_close, call_hook, hook_name
 from whence.errors import WhenceError
-from whence.position.base import Position, Rows
+from whence.position.base import Position
 from whence.position.evaluate import evaluate_clock
+from whence.position.hook_types import Rows
 
 BACKENDS = ("reference", "blockwise", "sdpa")
 

@@ -22,8 +22,9 @@ from whence.hf.edits import EditedCall
 from whence.hf.integrations import active_position, load_from_meta
 from whence.hf.mask_structure import MaskStructure
 from whence.hf.masks import MaskInfo, build_mask, read_mask_info
-from whence.position.base import Position, Rows
+from whence.position.base import Position
 from whence.position.evaluate import evaluate_clock
+from whence.position.hook_types import Rows
 from whence.position.no_position import NoPosition
 from whence.position.sum import Sum
 

@@ -19,7 +19,8 @@ from whence.attention.clock import run_clock
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.module import without_embedding
 from whence.position import evaluate
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 from whence.position.rotary import Rotary
 from whence.position.rotary_scaling import LongRope
 

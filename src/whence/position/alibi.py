@@ -15,7 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-from whence.position.base import HookGradients, ParameterGradient, Position
+from whence.position.base import Position
+from whence.position.hook_types import HookGradients, ParameterGradient
 from whence.position.parameter import BoundedParameter
 from whence.validation import require_choice, require_flag, require_number
 

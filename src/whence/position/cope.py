@@ -18,7 +18,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 from whence.validation import require_dim, require_integer, require_table
 
 
@@ -30,7 +31,7 @@ class Cope(Position):
         positions: rows of the table e; positions are clamped to ``positions - 1``.
         heads: one table per head; ``None`` for one table shared by all heads.
 
-    >>> from whence.position.base import Rows
+    >>> from whence.position.hook_types import Rows
     >>> q, k, at = torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 3, 2), torch.arange(3)[None]
     >>> rows = Rows(q, k, q @ k.mT, at[:, -1:], at, torch.ones(1, 1, 1, 3, dtype=torch.bool), 1.0)
     >>> cope = Cope(2, positions=4)

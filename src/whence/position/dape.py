@@ -24,9 +24,10 @@ from torch.nn import functional as F
 
 from whence.errors import usage_error
 from whence.position.alibi import Alibi
-from whence.position.base import Position, Rows
+from whence.position.base import Position
 from whence.position.evaluate import evaluate
 from whence.position.fire import Fire
+from whence.position.hook_types import Rows
 from whence.position.kerple import Kerple
 from whence.validation import require_choice, require_dim, require_table
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whence.position.base import DECAY, LENGTHS, HookGradients, PairFunction, ParameterGradient, Position
+from whence.position.base import LENGTHS, Position
+from whence.position.hook_types import DECAY, HookGradients, PairFunction, ParameterGradient
 from whence.position.parameter import BoundedParameter
 from whence.validation import require_choice, require_flag
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from whence import hook_outputs, torch_modes
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 from whence.position.sum import combine_outputs
 
 #: maps a part to the length that its hooks receive: None, a number, or a tensor that broadcasts to the distances

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import LENGTHS, LOG_NETWORK, PairFunction, Position
+from whence.position.base import LENGTHS, Position
+from whence.position.hook_types import LOG_NETWORK, PairFunction
 from whence.validation import require_choice, require_dim, require_number, require_table
 
 EPS = 1e-6  # keeps the division finite when c or the threshold approaches 0 in training

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from whence.position.alibi import slopes
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 from whence.position.parameter import BoundedParameter
 from whence.validation import require_choice, require_dim, require_table
 
@@ -41,7 +42,7 @@ class GrapeA(Position):
         head_dim: dimension of a head.
         gate: ``"query and key"``, ``"query"`` or ``"key"``: which side sets the slope.
 
-    >>> from whence.position.base import Rows
+    >>> from whence.position.hook_types import Rows
     >>> q, at = torch.zeros(1, 1, 1, 2), torch.arange(5)[None]
     >>> k = torch.zeros(1, 1, 5, 2)
     >>> rows = Rows(q, k, q @ k.mT, at[:, -1:], at, torch.ones(1, 1, 1, 5, dtype=torch.bool), 1.0)

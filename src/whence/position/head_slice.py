@@ -17,7 +17,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.position.base import HookGradients, PairFunction, ParameterGradient, Position, Rows, require_position
+from whence.position.base import Position, require_position
+from whence.position.hook_types import HookGradients, PairFunction, ParameterGradient, Rows
 from whence.validation import require_integer
 
 ON_CONTENT = frozenset({"rotate", "content_bias", "value_bias"})

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whence.position.base import HookGradients, ParameterGradient, Position
+from whence.position.base import Position
+from whence.position.hook_types import HookGradients, ParameterGradient
 from whence.position.parameter import BoundedParameter, make_unbounded
 from whence.validation import require_flag
 

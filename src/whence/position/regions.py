@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 from whence.position.rotary import Rotary
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from whence import hook_outputs, shapes
 from whence.errors import usage_error
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 from whence.validation import format_value, require_parameters
 
 #: (score, batch, head, query position, key position) -> the new score

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.position.base import Position, Rows, not_a_position, require_initialized
+from whence.position.base import Position, not_a_position, require_initialized
+from whence.position.hook_types import Rows
 
 
 class Sum(Position):

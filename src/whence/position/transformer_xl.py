@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import usage_error
-from whence.position.base import Position, Rows
+from whence.position.base import Position
+from whence.position.hook_types import Rows
 from whence.position.sinusoidal import sinusoid
 from whence.validation import require_base, require_dim, require_even, require_std, require_table
 

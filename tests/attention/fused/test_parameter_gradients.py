@@ -11,8 +11,8 @@ from whence.attention.arguments import Arguments
 from whence.attention.fused import backend
 from whence.attention.layout import resolve_layout
 from whence.derivatives import find_wrong_derivative
-from whence.position.base import HookGradients, PairFunction, ParameterGradient
 from whence.position.catalogue import CATALOGUE
+from whence.position.hook_types import HookGradients, PairFunction, ParameterGradient
 
 HEADS, LENGTH = 3, 50
 

@@ -8,7 +8,8 @@ from reference_comparison import check_against_reference, random_inputs
 
 from whence import Alibi, Epar, Kerple, PowerPrior, Sink, StableMask, T5Bias, attend
 from whence.attention.fused.backend import parameter_tables
-from whence.position.base import HookGradients, ParameterGradient, Position
+from whence.position.base import Position
+from whence.position.hook_types import HookGradients, ParameterGradient
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

@@ -28,8 +28,9 @@ from whence.attention.fused.packing import (
 )
 from whence.attention.fused.tile_configs import max_head_dim
 from whence.attention.layout import Layout
-from whence.position.base import HookGradients, ParameterGradient, Position
+from whence.position.base import Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
+from whence.position.hook_types import HookGradients, ParameterGradient
 
 MIN_CAPABILITY = (8, 0)  # below 9.0, kernels load tiles by pointers; compiled for such GPUs, not run on one
 MAX_OFFSET = 2**29  # kernels compute distances in 32 bits

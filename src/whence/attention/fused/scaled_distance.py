@@ -15,8 +15,8 @@ from torch import Tensor
 from whence.attention.fused.fused_call import EffectGradients, ScoreEffects, Softmax
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, distance_range, next_power_of_two
 from whence.attention.layout import Layout
-from whence.position.base import DECAY, LOG_NETWORK, PairFunction
 from whence.position.fire import EPS
+from whence.position.hook_types import DECAY, LOG_NETWORK, PairFunction
 
 
 def function_effects(

@@ -1,0 +1,92 @@
+"""What the hooks of a ``Position`` receive and return: rows of queries, derivatives, and functions of a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from whence.errors import usage_error
+
+#: forms of a ``PairFunction``: floor, span and rate of ``floor + span * exp(-rate * |distance| / length)``; and c, threshold,
+#: weights and biases of the hidden units, which are the same for all heads, output weights and output bias of ``Fire``
+DECAY, LOG_NETWORK = "decay", "log network"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some query rows and all keys: the argument of ``content_bias`` and ``value_bias``.
+
+    B batch, H query heads, T query rows, S keys, D head dimension. The batch axis of positions is B, or 1 when all
+    sequences of the batch have the same positions.
+    """
+
+    q: Tensor  # [B, H, T, D], after rotation, before the scale
+    k: Tensor  # [B, H, S, D], after rotation; grouped key heads are repeated
+    scores: Tensor  # [B, H, T, S], scale * q.k
+    q_positions: Tensor  # [B or 1, T]
+    k_positions: Tensor  # [B or 1, S]
+    visible: Tensor  # [B or 1, H or 1, T, S], bool
+    scale: float
+    projected_q: Tensor | None = None  # [B, H, T, D], before rotation; None: nothing rotated q
+    projected_k: Tensor | None = None  # [B, G, S, D] with G key heads, before rotation; None: nothing rotated k
+    values: Tensor | None = None  # [B, G, S, E]
+    q_input: Tensor | None = (
+        None  # [B, T, embed_dim], the layer input of the query rows, for a mechanism that ``reads_input``
+    )
+
+    @property
+    def distance(self) -> Tensor:
+        """Query position minus key position, ``[B or 1, T, S]``."""
+        return self.q_positions[:, :, None] - self.k_positions[:, None, :]
+
+    @property
+    def unrotated_q(self) -> Tensor:
+        """The queries before any part of the position rotated them, ``[B, H, T, D]``."""
+        return self.q if self.projected_q is None else self.projected_q
+
+    @property
+    def unrotated_k(self) -> Tensor:
+        """The keys before any part of the position rotated them, ``[B, H, S, D]``; grouped key heads are repeated."""
+        return self.k if self.projected_k is None else self._repeat_groups(self.projected_k)
+
+    @property
+    def v(self) -> Tensor:
+        """The values, ``[B, H, S, E]``; grouped heads are repeated."""
+        if self.values is None:
+            raise usage_error("Rows.v", "no values", "Rows was built without them", "pass values=v to Rows")
+        return self._repeat_groups(self.values)
+
+    def _repeat_groups(self, x: Tensor) -> Tensor:
+        heads, groups = self.q.shape[1], x.shape[1]
+        return x if groups == heads else x.repeat_interleave(heads // groups, 1)
+
+
+@dataclass(frozen=True)
+class ParameterGradient:
+    """The derivative of ``score_scale`` or ``bias`` with respect to one learnable value."""
+
+    value: Tensor  # scalar, or [heads, 1]; computed from parameters
+    hook: str  # "score_scale" or "bias"
+    derivative: Tensor | None  # at each distance, [n] or [heads, n]
+    # derivative=None: the value multiplies the whole score_scale and is never 0
+
+
+@dataclass(frozen=True)
+class HookGradients:
+    """The outputs of ``score_scale`` and ``bias`` with their derivatives; see ``Position.parameter_gradients``."""
+
+    score_scale: Tensor | None
+    bias: Tensor | None
+    gradients: tuple[ParameterGradient, ...]
+
+
+@dataclass(frozen=True)
+class PairFunction:
+    """``score_scale`` or ``bias`` of one query and one key, from a few numbers of the head; see ``Position.pair_function``."""
+
+    numbers: Tensor  # [heads or 1, n]
+    #: (read, distance, length) -> the value, where ``read(i)`` is number i of the head, and all are scalars or of one shape
+    evaluate: Callable[[Callable[[int], Tensor], Tensor, Tensor], Tensor]
+    form: str | None = None  # DECAY or LOG_NETWORK, if the numbers are those of this form: fused kernels evaluate it
