@@ -214,8 +214,8 @@ def describe_setup(attention: dict[str, Any], training: dict[str, Any]) -> str:
         "on short sequences are limited by the host, as the second table shows; calls in a compiled model are not. Training "
         "steps are timed eagerly and as a CUDA graph. Each attention variant was timed only after its output and all gradients "
         "agreed with float64 in the same run, each model after its gradients agreed with the dense reference; a dash marks a "
-        "variant that was not measured, with the reason in the record. The models with EPAR and the power prior do not use "
-        "rotary positions, the others do. A copy reads and writes; decode only reads. Records: `benchmarks/records/gpu.json` "
+        "variant that was not measured, with the reason in the record. Models whose name says rotary use rotary "
+        "positions, the others do not. A copy reads and writes; decode only reads. Records: `benchmarks/records/gpu.json` "
         f"and `benchmarks/records/train_step.json` (commits {str(where['commit'])[:9]} and "
         f"{str(training['environment']['commit'])[:9]}); run `make gpu-bench` to repeat."
     )

@@ -346,6 +346,10 @@ def test_the_time_of_a_step(tmp_path):
     record["rows"].append({"variant": "none", "milliseconds": [10.1, 10.1, 10.1]})
     records.write(tmp_path / "train_step.json", record)
     assert judge(CLAIMS["epar-cost-time"], folders).verdict == "reproduced"
+    record["rows"].append({"variant": "power prior", "milliseconds": [11.1, 11.1, 11.1]})
+    records.write(tmp_path / "train_step.json", record)
+    prior = judge(CLAIMS["prior-efficiency"], LedgerFolders(FOLDER / "claims", tmp_path, tmp_path))
+    assert prior.verdict == "not reproduced" and "our bound is at most 5" in prior.reason  # the source gives none
 
 
 class Tiny(Classification):

@@ -62,6 +62,7 @@ class FigureCheck:
     note: str = ""
     ratio: bool = False  # values of seeds are compared by their logarithms
     chance: str = ""  # name of the figure that a random answer has; an interval that includes it decides nothing
+    our_bound: bool = False  # the source gives no number, and this bound was chosen here
 
     @property
     def statement(self) -> str:
@@ -218,7 +219,7 @@ def _check(file: str, name: str, row: Any) -> FigureCheck:
     if not isinstance(row, dict) or not isinstance(row.get("figure"), str):
         raise _entry_error(file, name, f"the check {row!r}", rule)
     relations = [relation for relation in RELATIONS if relation in row]
-    if len(relations) != 1 or set(row) - {"figure", "within", "note", "ratio", "chance", *RELATIONS}:
+    if len(relations) != 1 or set(row) - {"figure", "within", "note", "ratio", "chance", "our_bound", *RELATIONS}:
         raise _entry_error(file, name, f"the check {row!r}", rule)
     relation = relations[0]
     text = row[relation]
@@ -232,7 +233,14 @@ def _check(file: str, name: str, row: Any) -> FigureCheck:
     if not isinstance(ratio, bool) or not isinstance(chance, str) or (ratio and (relation == "equals" or number <= 0)):
         rule = "ratio is true for a bound above 0, and chance is the name of a figure"
         raise _entry_error(file, name, f"the check {row!r}", rule)
-    return FigureCheck(row["figure"], relation, number, text, within, str(row.get("note", "")), ratio, chance)
+    our_bound = row.get("our_bound", False)
+    if not isinstance(our_bound, bool) or (our_bound and relation == "equals"):
+        raise _entry_error(
+            file, name, f"the check {row!r}", "our_bound is true for a bound that the source does not give"
+        )
+    return FigureCheck(
+        row["figure"], relation, number, text, within, str(row.get("note", "")), ratio, chance, our_bound
+    )
 
 
 def _number(text: Any) -> float | None:

@@ -236,9 +236,10 @@ def _digits(check: FigureCheck, width: float) -> int:
 def _describe_result(one: CheckResult) -> str:
     """The result, and the source's number if the two disagree."""
     relation = f"{one.check.relation.replace('_', ' ')} " if one.check.relation != "equals" else ""
-    source = "" if one.agrees else f", but the source says {relation}{one.check.text}"
+    says = f"{'our bound is' if one.check.our_bound else 'the source says'} {relation}{one.check.text}"
+    source = "" if one.agrees else f", but {says}"
     if one.agrees and one.state and relation:  # the interval includes the bound
-        source = f"; the source says {relation}{one.check.text}"
+        source = f"; {says}"
     return f"{one.check.figure.replace('_', ' ')} {one.result}{source}" + (f" ({one.state})" if one.state else "")
 
 
