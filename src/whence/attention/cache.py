@@ -9,7 +9,7 @@ allocated once), and sliding (drops what lies outside a window).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,34 +17,17 @@ from torch import Tensor
 
 from whence import shapes, torch_modes
 from whence.attention.arguments import Arguments
+from whence.attention.cache_entries import CacheEntries, heads_first
 from whence.attention.cache_validation import require_fit, require_order, require_rows, single_positions
 from whence.attention.layout import Layout, resolve_key_mask
 from whence.attention.token_positions import (
     common_offset,
     count_tokens,
-    is_interrupted,
     leaves_gaps,
     require_contiguous_segments,
 )
 from whence.errors import usage_error
 from whence.validation import require_integer
-
-
-@dataclass
-class CacheEntries:
-    """The tensors that a cache stores for its tokens, all with the tokens on axis 1."""
-
-    k: Tensor  # [B, S, G, D]
-    v: Tensor  # [B, S, G, E]
-    positions: Tensor  # [B, S]
-    real: Tensor  # [B, S]
-    segment_ids: Tensor  # [B, S]
-    clock: Tensor | None = None  # [B, S, H], the steps of a mechanism with a clock
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        always = self.k, self.v, self.positions, self.real, self.segment_ids
-        return always if self.clock is None else (*always, self.clock)
-
 
 #: the attributes that appending, cropping and resetting change
 STATE_ATTRIBUTES = ("_entries", "_used", "seq_length", "_consecutive", "_has_padding", "_has_segments", "_plain")
@@ -101,7 +84,7 @@ class KVCache:
 
     def entries(self) -> CacheEntries | None:
         """The tokens that a query can attend to, without copies; None in an empty cache."""
-        return None if self._entries is None or not self._used else CacheEntries(*self._view())
+        return None if self._entries is None or not self._used else self._entries.tokens(0, self._used)
 
     def storage(self) -> CacheEntries | None:
         """The whole store, with the slots of a preallocated cache that hold no token yet; None before the first token."""
@@ -186,7 +169,7 @@ class KVCache:
         self._used, self.seq_length = length - dropped, length
         self._note_rollback()
         if self._entries is not None and self.capacity is None:
-            self._entries = CacheEntries(*(t[:, : self._used] for t in self._entries.tensors()))
+            self._entries = self._entries.tokens(0, self._used)
 
     def reorder(self, index: Tensor) -> None:
         """Row b becomes the former row ``index[b]``, as in beam search. The number of rows may change."""
@@ -239,7 +222,7 @@ class KVCache:
         other = object.__new__(type(self))
         vars(other).update(vars(self), _rollbacks=list(self._rollbacks))
         if self._entries is not None:
-            other._entries = CacheEntries(*(t.clone() for t in self._entries.tensors()))
+            other._entries = self._entries.clone()
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
@@ -307,7 +290,7 @@ class KVCache:
                 and not torch.is_inference_mode_enabled()
             ):
                 # inference tensors cannot be written to outside inference mode, but their copies can
-                self._entries = CacheEntries(*(t.clone() for t in self._entries.tensors()))
+                self._entries = self._entries.clone()
             for store, t in zip(self._entries.tensors(), new.tensors(), strict=True):
                 store[:, self._used : self._used + count] = t
         elif self._entries is None:
@@ -342,7 +325,7 @@ class KVCache:
         surplus = self._used - (self._behind() + self.rollback)
         if surplus > 0:
             # a slice would keep the whole tensor in memory, so copy it
-            self._entries = CacheEntries(*(t[:, surplus:].clone() for t in self._entries.tensors()))
+            self._entries = self._entries.tokens(surplus, self._used).clone()
             self._used -= surplus
 
     def next_positions(
@@ -361,7 +344,9 @@ class KVCache:
                 "each row continues its own tokens",
                 "use one cache for each batch, or reorder it",
             )
-        before = self._last_real_position(last)
+        before = last.positions
+        if self._has_padding:
+            before = self._entries.tokens(0, self._used).last_real_position(self._has_segments)
         if segments is not None:
             segments = segments.expand(batch, new)
             require_contiguous_segments(torch.cat([self._entries.segment_ids[:, : self._used], segments], 1))
@@ -372,19 +357,7 @@ class KVCache:
         """The last token of each row, which may be padding; None in an empty cache."""
         if self._entries is None or not self._used:
             return None
-        return CacheEntries(*(t[:, self._used - 1 : self._used] for t in self._entries.tensors()))
-
-    def _last_real_position(self, last: CacheEntries) -> Tensor:
-        """The position of the last real token of each row's last segment, -1 where it has none yet: ``[B, 1]``."""
-        assert self._entries is not None
-        if not self._has_padding:
-            return last.positions
-        counts = self._entries.real[:, : self._used]
-        if self._has_segments:
-            counts = counts & (self._entries.segment_ids[:, : self._used] == last.segment_ids)
-        index = torch.where(counts, torch.arange(self._used, device=counts.device), -1).amax(1, keepdim=True)
-        positions = self._entries.positions[:, : self._used].gather(1, index.clamp(min=0))
-        return torch.where(index < 0, -1, positions)
+        return self._entries.tokens(self._used - 1, self._used)
 
     def _stays_consecutive(
         self, last: CacheEntries | None, explicit: bool, real: Tensor | None, segments: Tensor | None, positions: Tensor
@@ -392,23 +365,11 @@ class KVCache:
         """Whether distances between real tokens of one segment still equal differences of their indices in the cache."""
         if explicit:
             joined = positions if last is None else torch.cat([last.positions, positions], 1)
-            return common_offset(joined, joined) is not None and not self._resumes_segment(segments)
+            if segments is not None and (stored := self.entries()) and stored.resumes_segment(segments):
+                return False
+            return common_offset(joined, joined) is not None
         if real is None and not self._has_padding:
             return True
         before = None if last is None or not self._has_padding else (last.real, last.segment_ids)
         key_mask = torch.ones_like(positions, dtype=torch.bool) if real is None else real
         return not leaves_gaps(key_mask, segments, positions, before)
-
-    def _resumes_segment(self, segments: Tensor | None) -> bool:
-        """Whether new tokens belong to a segment before the last one, whose tokens are then not adjacent."""
-        if segments is None or self._entries is None or not self._used:
-            return False
-        batch = self._entries.segment_ids.shape[0]
-        return is_interrupted(torch.cat([self._entries.segment_ids[:, : self._used], segments.expand(batch, -1)], 1))
-
-
-def heads_first(stored: Tensor, start: int, count: int) -> Tensor:
-    """Some tokens of a store ``[B, S, G, D]`` as ``[B, G, count, D]``: one view, where narrow and transpose would be two."""
-    (batch, _, groups, dim), (step_b, step_t, step_g, step_d) = stored.shape, stored.stride()
-    strides = (step_b, step_g, step_t, step_d)
-    return stored.as_strided((batch, groups, count, dim), strides, stored.storage_offset() + start * step_t)
