@@ -28,7 +28,7 @@ import torch
 
 import gpu_decode
 import gpu_rows
-from gpu_measure import CHECKED_TOKENS, MAX_ERROR, check_variant, measure
+from gpu_measure import CHECKED_TOKENS, MAX_ERROR, MAX_PARAMETER_ERROR, check_variant, measure
 from gpu_variants import LABELS
 from whence import records
 
@@ -114,6 +114,7 @@ def main(argv: list[str] | None = None) -> None:
         "causal": True,
         "checked_on": CHECKED_TOKENS,
         "allowed_error": MAX_ERROR,
+        "allowed_parameter_error": MAX_PARAMETER_ERROR,
         "variants": LABELS,
     }
     record = {

@@ -18,7 +18,9 @@ from whence.attention.fused.tile_configs import LONG_QUERIES
 
 CHECKED_TOKENS = 512  # in the comparison with float64
 MAX_DENSE_BYTES = 24 * 2**30  # of scores, for a dense variant
-MAX_ERROR = 2e-2  # relative; typical bfloat16 errors are 3e-3, those of parameters a few times larger
+MAX_ERROR = 2e-2  # relative; typical bfloat16 errors are 3e-3
+#: a parameter's gradient is a sum in which most cancels: eager bfloat16 code has errors up to 4e-2 in those of FIRE
+MAX_PARAMETER_ERROR = 5e-2
 
 
 def relative_errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
@@ -64,7 +66,8 @@ def check_variant(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
         return row | {"left_out": f"failed: {reason}"}
-    if not all(error < MAX_ERROR for error in row["errors"].values()):  # NaN fails, too
+    allowed = {title: MAX_PARAMETER_ERROR if title.startswith("parameter") else MAX_ERROR for title in row["errors"]}
+    if not all(error < allowed[title] for title, error in row["errors"].items()):  # NaN fails, too
         wrong = {name: str(error) for name, error in row["errors"].items()}
         return row | {"errors": wrong, "left_out": "wrong: the comparison with float64 failed"}
     return row

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import gpu_models
-from gpu_measure import MAX_ERROR, check_variant, measure
+from gpu_measure import MAX_ERROR, MAX_PARAMETER_ERROR, check_variant, measure
 from gpu_timing import DEVICE
 from gpu_variants import ROW_LABELS
 from whence import records
@@ -106,6 +106,7 @@ def run(names: list[str], budget: float, limit: float, out: Path, *, dry_run: bo
             "dtype": "bfloat16",
             "causal": True,
             "allowed_error": MAX_ERROR,
+            "allowed_parameter_error": MAX_PARAMETER_ERROR,
             "variants": ROW_LABELS,
             "models": gpu_models.LABELS,
         },

@@ -117,17 +117,45 @@ def relative_error(result, exact, floor):
     return float((result.double() - exact).square().mean().sqrt() / size)
 
 
-def assert_within_budget(result, exact, plain, dtype, tensors=3, slack=1):
-    """Budget: four times the error of eager float32, or twice that of eager half precision, plus a few roundings."""
+def assert_within_budget(result, exact, plain, dtype, tensors=3, slack=1, more_plain=lambda: []):
+    """Budget: four times the error of eager float32, or twice that of eager half precision, plus a few roundings.
+
+    The rounding error of a scalar is one draw, which may be near zero by luck. Before a parameter is called wrong, the error
+    of eager code is therefore taken as the largest of several draws, ``more_plain``.
+    """
     times, roundings = (4 * slack, 16) if dtype == torch.float32 else (2 * slack, 2)
-    for i, (f, x, p) in enumerate(zip(result, exact, plain, strict=True)):
-        floor = (
-            0.1 if i <= tensors else 1.0
-        )  # a parameter gradient sums thousands of terms of unit size, which may cancel
-        budget = times * (relative_error(p, x, floor) + roundings * torch.finfo(dtype).eps)
+    draws = [plain]
+    for i, (f, x) in enumerate(zip(result, exact, strict=True)):
+        parameter = i > tensors
+        floor = 1.0 if parameter else 0.1  # a parameter gradient sums thousands of terms of unit size, which may cancel
         lost = relative_error(f, x, floor)
-        name = ["output", *[f"gradient of tensor {n}" for n in range(tensors)]][i] if i <= tensors else "parameter"
+        budget = eager_budget(draws, i, x, floor, times, roundings * torch.finfo(dtype).eps)
+        if lost > budget and parameter and len(draws) == 1:
+            draws += more_plain()
+            budget = eager_budget(draws, i, x, floor, times, roundings * torch.finfo(dtype).eps)
+        name = "parameter" if parameter else ["output", *[f"gradient of tensor {n}" for n in range(tensors)]][i]
         assert lost <= budget, f"result {i} ({name}): {lost:.2e} over {budget:.2e}"
+
+
+def eager_budget(draws, i, exact, floor, times, roundings):
+    """The largest error of result i of eager code, with some roundings added, times a factor."""
+    return times * (max(relative_error(draw[i], exact, floor) for draw in draws) + roundings)
+
+
+def nudge(x, generator):
+    """x with every entry changed by at most half a unit in its last place."""
+    noise = torch.rand(x.shape, generator=generator).to(x.device) - 0.5
+    return (x.double() * (1 + noise * torch.finfo(x.dtype).eps)).to(x.dtype)
+
+
+def eager_with_other_roundings(position, tensors, grad_out, options, *, view=identity, draws=4):
+    """Results of eager code on inputs that differ by roundings: other draws of its error."""
+    generator = torch.Generator().manual_seed(0)
+    options = {name: value for name, value in options.items() if name != "skip_blocks"}
+    return [
+        eager(position, [nudge(x, generator) for x in tensors], nudge(grad_out, generator), options, view=view)
+        for _ in range(draws)
+    ]
 
 
 def reference_and_eager(position, tensors, grad_out, options, *, view=identity):
@@ -142,5 +170,8 @@ def check_against_reference(position, tensors, grad_out, options, *, view=identi
     """Run the kernels, compare every result with the reference, and return the results."""
     exact, plain = reference_and_eager(position, tensors, grad_out, options, view=view)
     result = run(position, tensors, grad_out, options, view=view, backend="triton")
-    assert_within_budget(result, exact, plain, tensors[0].dtype, len(tensors), slack)
+    assert_within_budget(
+        result, exact, plain, tensors[0].dtype, len(tensors), slack,
+        lambda: eager_with_other_roundings(position, tensors, grad_out, options, view=view),
+    )  # fmt: skip
     return result

@@ -334,8 +334,11 @@ def test_skipping_does_not_change_the_result(mechanism, dtype):
     actual += run(position, tensors, grad_out, padded, backend="triton")
     everything += run(position, tensors, grad_out, padded | {"skip_blocks": False}, backend="triton")
     for a, b in zip(actual, everything, strict=True):
-        size = b.double().square().mean().sqrt()
-        assert (a.double() - b.double()).square().mean().sqrt() <= 16 * torch.finfo(torch.float32).eps * size
+        size, difference = b.double().square().mean().sqrt(), a.double() - b.double()
+        eps = torch.finfo(dtype).eps
+        # in half precision, roundings of float32 decide a few of the roundings to half precision otherwise
+        assert difference.square().mean().sqrt() <= (16 if dtype == torch.float32 else 0.02) * eps * size
+        assert (difference.abs() <= (256 if dtype == torch.float32 else 2) * eps * (b.double().abs() + size)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
