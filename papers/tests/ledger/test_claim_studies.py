@@ -4,28 +4,22 @@ import runpy
 from dataclasses import replace
 
 import pytest
-import torch
+from made_up_records import ARMS, write_records
 
 from whence import records
 from whence.errors import WhenceError
-from whence.lab import checkpoints, tasks
 from whence.lab.arms import Arm
-from whence.lab.data.tokenizers import WordTokenizer
 from whence.lab.study import Budget, Decision, Study
-from whence.lab.study_folder import study_folder, weights_path, write_spec
-from whence.lab.study_task import build_model
-from whence.lab.tasks.classification import Classification, Items
+from whence.lab.study_folder import study_folder
 from whence_papers import FOLDER
 from whence_papers.ledger import LedgerFolders, MissingEvidence, load_sources
 from whence_papers.ledger.comparisons import contrast_figures
 from whence_papers.ledger.evidence import KNOWN_NAMES
 from whence_papers.ledger.study_records import READERS, compare_study, find_study
-from whence_papers.ledger.trained_models import COMPARISONS, MEASUREMENTS
 from whence_papers.ledger.verdicts import judge
 
 CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 PROTOCOL = runpy.run_path(str(FOLDER / "studies/epar/protocol.py"))
-ARMS = (Arm("sinusoidal", "Sinusoidal()"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)"))
 
 
 def study(name, arms=ARMS, seeds=(0, 1, 2, 3, 4)):
@@ -33,31 +27,6 @@ def study(name, arms=ARMS, seeds=(0, 1, 2, 3, 4)):
         name=name, question="made up", task="speeches_classify", arms=arms, seeds=seeds,
         budget=Budget(epochs=1, evaluate_every=1), decision=Decision(baseline=arms[0].name),
     )  # fmt: skip
-
-
-def write(results, spec, values, diverged=(), split="test"):
-    """A record a run, as the runner writes them; values by arm, one number or a series a seed."""
-    folder = study_folder(spec, results)
-    write_spec(spec, folder)
-    for run in spec.runs():
-        if run.seed >= len(values.get(run.arm.name, ())):
-            continue
-        series = values[run.arm.name][run.seed]
-        series = series if isinstance(series, list) else [series]
-        result = {
-            "status": "done", "losses": [],
-            "evaluations": [{"step": n + 1, "splits": {split: {"value": v}}} for n, v in enumerate(series)],
-        }  # fmt: skip
-        if run.seed in diverged:
-            result = {"status": "diverged", "step": 3, "reason": "NaN", "last_good_checkpoint": None}
-        records.write(
-            folder / run.file_name,
-            {
-                "hash": spec.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "result": result,
-                "wall_seconds": 1.0, "numbers": {"before": {}, "after": {}},
-            },
-        )  # fmt: skip
-    return folder
 
 
 def seeds_about(levels, step=0.001):
@@ -79,7 +48,7 @@ def test_a_study_that_is_not_there_is_waited_for(tmp_path):
 
 def test_seeds_that_are_missing_are_waited_for(tmp_path):
     spec = study("speeches-encoder-none", ARMS[:1])
-    write(tmp_path, spec, {"sinusoidal": [0.85, 0.86]})
+    write_records(tmp_path, spec, {"sinusoidal": [0.85, 0.86]})
     judgement = verdict("speeches-encoder-accuracy", tmp_path)
     assert (
         judgement.verdict == "open"
@@ -92,7 +61,7 @@ def test_seeds_that_are_missing_are_waited_for(tmp_path):
     [([0.84, 0.85, 0.86, 0.83, 0.87], "reproduced"), ([0.90, 0.905, 0.91, 0.895, 0.90], "not reproduced")],
 )
 def test_a_figure_of_one_run_is_held_against_the_seeds(tmp_path, values, expected):
-    folder = write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": values})
+    folder = write_records(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": values})
     judgement = verdict("speeches-encoder-accuracy", tmp_path)
     assert judgement.verdict == expected and f"{100 * sum(values) / 5:.2f} (mean of 5 runs" in judgement.reason
     assert judgement.evidence.record == folder.as_posix()
@@ -100,7 +69,7 @@ def test_a_figure_of_one_run_is_held_against_the_seeds(tmp_path, values, expecte
 
 def test_a_running_mean_is_a_figure_of_its_own(tmp_path):
     spec = study("speeches-printed-encoder", ARMS[:1])
-    folder = write(tmp_path, spec, {"sinusoidal": [0.9, 0.91, 0.92, 0.93, 0.94]}, split="train")
+    folder = write_records(tmp_path, spec, {"sinusoidal": [0.9, 0.91, 0.92, 0.93, 0.94]}, split="train")
     for run in spec.runs():
         record = records.read(folder / run.file_name)
         record["result"]["evaluations"][-1]["training"] = {"value": 0.87 + 0.005 * run.seed}
@@ -114,21 +83,21 @@ def test_an_evaluation_by_its_number(tmp_path):
     rows = [
         [0.30 + 0.02 * seed, *[0.5] * 3, 0.57 + 0.02 * seed, *[0.6] * 4, 0.75 + 0.01 * seed, 0.9] for seed in range(5)
     ]
-    write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": rows})
+    write_records(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": rows})
     judgement = verdict("speeches-encoder-curve", tmp_path)
     assert judgement.evidence.figures["after_5"] == pytest.approx([57, 59, 61, 63, 65])
     assert judgement.verdict == "reproduced"
-    write(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": [row[:4] for row in rows]})
+    write_records(tmp_path, study("speeches-encoder-none", ARMS[:1]), {"sinusoidal": [row[:4] for row in rows]})
     with pytest.raises(WhenceError, match="evaluation 5 of sinusoidal, which has 4, but a figure names an evaluation"):
         verdict("speeches-encoder-curve", tmp_path)
 
 
 def test_diverged_seeds_are_said_and_too_few_left_are_too_few(tmp_path):
     spec = study("speeches-encoder-none", ARMS[:1])
-    write(tmp_path, spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1,))
+    write_records(tmp_path, spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1,))
     judgement = verdict("speeches-encoder-accuracy", tmp_path)
     assert "4 runs" in judgement.reason and "1 seed diverged" in judgement.reason
-    write(tmp_path, spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1, 2, 3))
+    write_records(tmp_path, spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]}, diverged=(1, 2, 3))
     assert verdict("speeches-encoder-accuracy", tmp_path).reason.startswith("waits for more seeds")
 
 
@@ -143,7 +112,7 @@ def test_diverged_seeds_are_said_and_too_few_left_are_too_few(tmp_path):
 )
 def test_a_difference_is_tested_and_the_sources_runs_are_judged(tmp_path, alibi, expected, words):
     own = [0.85, 0.86, 0.848, 0.851, 0.852]
-    write(tmp_path, study("speeches-alibi-none"), {"sinusoidal": own, "ALiBi, 1.1": alibi})
+    write_records(tmp_path, study("speeches-alibi-none"), {"sinusoidal": own, "ALiBi, 1.1": alibi})
     judgement = verdict("speeches-alibi-better", tmp_path)
     assert judgement.verdict == expected and words in judgement.reason
     assert "one run of each arm, which allows no test" in judgement.reason
@@ -153,7 +122,7 @@ def test_one_arm_against_several(tmp_path):
     arms = tuple(Arm(name, "Alibi()") for name in ("EPAR", "none", "rotary", "alibi", "t5"))
     spec = replace(study("epar-when-02", arms), question="Length: 1024 tokens")
     levels = {"EPAR": 0.9, "rotary": 0.8, "alibi": 0.9, "none": 0.5, "t5": 0.5}
-    write(tmp_path, spec, seeds_about(levels))
+    write_records(tmp_path, spec, seeds_about(levels))
     judgement = verdict("epar-when-long", tmp_path)
     numbers = judgement.evidence.figures
     assert numbers["direction_against_rotary"] == 1 and numbers["gain_over_rotary"] == pytest.approx(10, abs=0.1)
@@ -163,7 +132,7 @@ def test_one_arm_against_several(tmp_path):
     small, large = (READERS["against"](LedgerFolders(results=tmp_path), "epar-when-02", "EPAR", ["rotary"], "accuracy", "test",
                                        comparisons=size)[0] for size in (4, 64))  # fmt: skip
     assert large["gain_over_rotary_low"] < small["gain_over_rotary_low"]  # a larger family has wider intervals
-    write(tmp_path, replace(spec, name="epar-when-04"), {})
+    write_records(tmp_path, replace(spec, name="epar-when-04"), {})
     with pytest.raises(WhenceError, match="the study that asks 'Importance: in waves'"):
         verdict("epar-when-structured", tmp_path)
 
@@ -186,7 +155,9 @@ def test_arms_below_a_simple_rule_test_nothing(tmp_path, claim, metric, split, l
     arms = (*arguments["others"], arguments["arm"])
     spec = study(arguments["study"], tuple(Arm(name, "Alibi()") for name in arms))
     spec = replace(spec, decision=replace(spec.decision, split=arguments["split"]))
-    folder = write(tmp_path, spec, seeds_about(dict(zip(arms, levels, strict=True)), 0.0001), split=arguments["split"])
+    folder = write_records(
+        tmp_path, spec, seeds_about(dict(zip(arms, levels, strict=True)), 0.0001), split=arguments["split"]
+    )
     entry = {"kind": rule[0], "splits": {split: {metric: rule[1]}}, "about": ""}
     records.write(folder / "baselines.json", {"baselines": {"simple": entry}})
     judgement = verdict(claim, tmp_path)
@@ -203,7 +174,7 @@ def test_arms_below_a_simple_rule_test_nothing(tmp_path, claim, metric, split, l
 def test_one_arm_that_is_better_is_enough(tmp_path, half, quarter, expected):
     levels = {"alpha 1.0": 0.8, "alpha 0.5": half, "alpha 0.25": quarter}
     spec = study("epar-numbers-noise", tuple(Arm(name, "Epar()") for name in levels))
-    write(tmp_path, spec, seeds_about(levels))
+    write_records(tmp_path, spec, seeds_about(levels))
     judgement = verdict("epar-when-noisy", tmp_path)
     assert judgement.verdict == expected and "alpha 0.25 " in judgement.reason
 
@@ -214,7 +185,7 @@ def test_the_protocol_can_come_out_either_way(tmp_path, claim, text, best, expec
     spec = {one.name: one for one in PROTOCOL["studies"]("gpu")}[f"epar-protocol-gpu-{text}"]
     spec = replace(spec, seeds=(0, 1, 2, 3, 4))
     levels = {arm.name: 4.0 if arm.name == best else 4.2 for arm in spec.arms}
-    write(tmp_path, spec, seeds_about(levels, 0.01))
+    write_records(tmp_path, spec, seeds_about(levels, 0.01))
     judgement = verdict(f"epar-result-language-model{claim}", tmp_path)
     assert judgement.verdict == expected
     assert ("EPAR, enhanced is undecided: " in judgement.reason) == (best == "shaw")
@@ -227,7 +198,7 @@ def test_all_arms_of_a_study_count_for_a_comparison(tmp_path):
     """With the study's other arms the spread is known better, and a pair that is not the baseline's counts among all pairs."""
     arms = tuple(Arm(name, "Alibi()") for name in ("a", "b", "c", "d"))
     spec = replace(study("speeches-alibi-none", arms), decision=Decision(baseline="a", comparisons=30))
-    folder = write(tmp_path, spec, seeds_about({"a": 0.80, "b": 0.81, "c": 0.80, "d": 0.82}))
+    folder = write_records(tmp_path, spec, seeds_about({"a": 0.80, "b": 0.81, "c": 0.80, "d": 0.82}))
     folders = LedgerFolders(results=tmp_path)
     own = compare_study(folders, spec, folder, ["a", "b"], "accuracy", "test")
     assert own.plan.family == "baseline" and own.plan.share == 0.1 and len(own.contrasts) == 3
@@ -243,9 +214,9 @@ def test_all_arms_of_a_study_count_for_a_comparison(tmp_path):
 
 def test_a_study_is_found_in_a_folder_of_its_own(tmp_path):
     spec = study("speeches-encoder-none", ARMS[:1])
-    folder = write(tmp_path / "some/where", spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
+    folder = write_records(tmp_path / "some/where", spec, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
     assert verdict("speeches-encoder-accuracy", tmp_path).evidence.record == folder.as_posix()
-    write(tmp_path, spec, {})
+    write_records(tmp_path, spec, {})
     with pytest.raises(WhenceError, match=r"got some/where/speeches-encoder-none-.* and speeches-encoder-none-"):
         find_study(LedgerFolders(results=tmp_path), spec.name)
 
@@ -276,8 +247,8 @@ def test_the_gain_of_trained_heads(tmp_path):
 
 def test_two_studies_and_three_splits(tmp_path):
     none, keys = study("speeches-encoder-none", ARMS[:1]), study("speeches-encoder-keys", ARMS[:1])
-    write(tmp_path, none, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
-    write(tmp_path, keys, {"sinusoidal": [0.94, 0.95, 0.96, 0.93, 0.97]})
+    write_records(tmp_path, none, {"sinusoidal": [0.84, 0.85, 0.86, 0.83, 0.87]})
+    write_records(tmp_path, keys, {"sinusoidal": [0.94, 0.95, 0.96, 0.93, 0.97]})
     judgement = verdict("speeches-padding-harmless", tmp_path)
     assert judgement.verdict == "not reproduced" and "speeches-encoder-keys is better" in judgement.reason
     assert "Welch's test, not paired: the records do not show equal data" in judgement.reason
@@ -297,7 +268,7 @@ def test_two_studies_and_three_splits(tmp_path):
     folder = study_folder(spec, tmp_path)
     for split, level, apart in (("obama", 370.0, 0), ("wbush", 450.0, 1), ("hbush", 371.0, 4)):
         rows = [[2 * level, level + seed + apart * (-1) ** seed] for seed in range(5)]
-        write(tmp_path, spec, {"sinusoidal": rows}, split=split)
+        write_records(tmp_path, spec, {"sinusoidal": rows}, split=split)
         for path in folder.glob("*seed*.json"):  # the splits of one run stand in one record
             stored, extra = records.read(path), tmp_path / f"{split}-{path.name}"
             records.write(extra, stored)
@@ -316,8 +287,8 @@ def test_two_studies_and_three_splits(tmp_path):
 
 def test_two_folders_of_one_study_are_refused_and_a_changed_spec_too(tmp_path):
     spec = study("speeches-encoder-none", ARMS[:1])
-    folder = write(tmp_path, spec, {"sinusoidal": [0.84] * 5})
-    other = write(tmp_path, replace(spec, seeds=(7, 8)), {})
+    folder = write_records(tmp_path, spec, {"sinusoidal": [0.84] * 5})
+    other = write_records(tmp_path, replace(spec, seeds=(7, 8)), {})
     with pytest.raises(WhenceError, match="the study speeches-encoder-none"):
         find_study(LedgerFolders(results=tmp_path), spec.name)
     (other / "study.json").unlink()
@@ -350,80 +321,3 @@ def test_the_time_of_a_step(tmp_path):
     records.write(tmp_path / "train_step.json", record)
     prior = judge(CLAIMS["prior-efficiency"], LedgerFolders(FOLDER / "claims", tmp_path, tmp_path))
     assert prior.verdict == "not reproduced" and "our bound is at most 5" in prior.reason  # the source gives none
-
-
-class Tiny(Classification):
-    """Forty short texts of three kinds, most of them padded."""
-
-    name = "tiny"
-
-    def __init__(self):
-        drawn = torch.Generator().manual_seed(0)
-        texts = [torch.randint(2, 9, (2 + n % 5,), generator=drawn).tolist() for n in range(40)]
-        items = Items.from_texts(texts, [n % 3 for n in range(40)], 6)
-        super().__init__(items, {"test": items}, WordTokenizer(list("abcdefg")), 3, "none", {})
-
-
-@pytest.fixture
-def trained(tmp_path, monkeypatch):
-    """A study with weights of three seeds, as the runner leaves them, on a tiny task in the place of the speeches."""
-    spec = Study(
-        name="tiny", question="made up", task="speeches_classify", arms=ARMS, seeds=(0, 1, 2), budget=Budget(steps=1),
-        decision=Decision(baseline="sinusoidal"), model={"embed_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 16},
-    )  # fmt: skip
-    folder = write(tmp_path, spec, {arm.name: [0.5] * 3 for arm in ARMS})
-    task = Tiny()
-    monkeypatch.setattr(tasks, "load", lambda name, **settings: task)
-    for run in spec.runs():
-        checkpoints.save_weights(weights_path(run, folder), build_model(run, task))
-    return LedgerFolders(results=tmp_path), spec, folder, task
-
-
-def test_what_trained_weights_say(trained):
-    folders, spec, folder, task = trained
-    judgement = MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
-    model = build_model(spec.runs()[0], task).eval()
-    right = total = 0
-    for batch in task.epoch(16, torch.Generator().manual_seed(3)):  # another order, one batch after the other
-        with torch.no_grad():
-            right += int((model(batch.tokens, key_mask=batch.key_mask).argmax(-1) == batch.targets).sum())
-        total += len(batch.targets)
-    assert judgement["training"][0] == pytest.approx(100 * right / total) and len(judgement["training_minus_test"]) == 3
-    judgement = MEASUREMENTS["attention_reach"](folders, "tiny", "ALiBi, 1.1", "sinusoidal")
-    assert len(judgement["tokens_away"]) == len(judgement["tokens_away_of_baseline"]) == 3
-    judgement = MEASUREMENTS["deeper_looks_farther"](folders, "tiny", "sinusoidal", 1, 2)
-    assert len(judgement["upper_layer"]) == 3
-    weights_path(spec.runs()[0], folder).unlink()
-    with pytest.raises(MissingEvidence, match="the weights of 1 of 3 seeds of tiny, sinusoidal"):
-        MEASUREMENTS["training_scores"](folders, "tiny", "sinusoidal", "accuracy", "test")
-
-
-def test_measured_values_are_compared_when_they_are_read():
-    far, near = [7.2, 7.1, 7.3, 7.2, 7.0], [6.3, 6.25, 6.3, 6.3, 6.1]
-    figures = {"tokens_away": near, "tokens_away_of_baseline": far}
-    assert COMPARISONS["attention_reach"](figures, study="s", arm="a", baseline="b")["direction"] == 1
-    assert COMPARISONS["attention_reach"](figures, study="s", arm="a", baseline="b")["gain"] == pytest.approx(0.91)
-    figures = {"tokens_away": far, "tokens_away_of_baseline": near}
-    assert COMPARISONS["attention_reach"](figures, study="s", arm="a", baseline="b")["direction"] == -1
-    layers = {"lower_layer": near, "upper_layer": far}
-    assert COMPARISONS["deeper_looks_farther"](layers, study="s", lower=3, upper=4)["direction"] == 1
-    assert COMPARISONS["deeper_looks_farther"](layers | {"upper_layer": near}, study="s")["direction"] == 0
-
-
-def test_attention_to_padding_by_hand(trained, monkeypatch):
-    folders, _, _, task = trained
-    from whence_papers.ledger import trained_models as module
-
-    batch = task.evaluation("test")[0].tokens[:64]
-    spread = torch.full((2, len(batch), 2, batch.shape[1], batch.shape[1]), 1 / batch.shape[1])
-    monkeypatch.setattr(module, "attention_maps", lambda model, tokens: spread)
-    judgement = MEASUREMENTS["padding_attention"](folders, "tiny", "sinusoidal")
-    assert judgement["attention_over_uniform"] == pytest.approx([1.0] * 3)  # blind attention gives padding its share
-    assert (
-        judgement["padding_share"] == pytest.approx(float((batch == 0).float().mean()))
-        and judgement["padding_share"] > 0.2
-    )
-    real = (batch != 0).float()[:, None, :]
-    seeing = spread[0, :, 0] * real
-    monkeypatch.setattr(module, "attention_maps", lambda model, tokens: (seeing / seeing.sum(-1, True))[None, :, None])
-    assert MEASUREMENTS["padding_attention"](folders, "tiny", "sinusoidal")["attention_over_uniform"] == [0.0] * 3

@@ -1,0 +1,32 @@
+"""Records of studies that were never run, for the tests of claims."""
+
+from whence import records
+from whence.lab.arms import Arm
+from whence.lab.study_folder import study_folder, write_spec
+
+ARMS = (Arm("sinusoidal", "Sinusoidal()"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)"))
+
+
+def write_records(results, spec, values, diverged=(), split="test"):
+    """A record a run, as the runner writes them; values by arm, one number or a series a seed."""
+    folder = study_folder(spec, results)
+    write_spec(spec, folder)
+    for run in spec.runs():
+        if run.seed >= len(values.get(run.arm.name, ())):
+            continue
+        series = values[run.arm.name][run.seed]
+        series = series if isinstance(series, list) else [series]
+        result = {
+            "status": "done", "losses": [],
+            "evaluations": [{"step": n + 1, "splits": {split: {"value": v}}} for n, v in enumerate(series)],
+        }  # fmt: skip
+        if run.seed in diverged:
+            result = {"status": "diverged", "step": 3, "reason": "NaN", "last_good_checkpoint": None}
+        records.write(
+            folder / run.file_name,
+            {
+                "hash": spec.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "result": result,
+                "wall_seconds": 1.0, "numbers": {"before": {}, "after": {}},
+            },
+        )  # fmt: skip
+    return folder
