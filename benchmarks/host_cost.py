@@ -3,7 +3,8 @@
     python benchmarks/host_cost.py            # a minute on a GPU; writes benchmarks/records/host_cost.json
     python benchmarks/host_cost.py --stubbed  # on a CPU: kernels are counted and not launched; writes nothing
 
-Three calls: a forward pass without gradients, a forward and backward pass, and one decode step over a preallocated cache.
+Four calls: a forward pass without gradients, a forward and backward pass, one decode step over a preallocated cache, and for
+some variants forward and backward inside torch.compile (fullgraph=True).
 Host time is the time until the call returns, without waiting for the GPU; the median of calls issued one after the other,
 with a synchronization between groups so that the launch queue never fills. Each variant is timed only after its output and
 gradients agreed with float64 in the same run. SDPA has no position; FlexAttention is compiled, with fixed ALiBi slopes.
@@ -32,6 +33,7 @@ from whence.attention.fused import eager
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH, HEADS, TOKENS, HEAD_DIM, CACHED = 1, 8, 16, 64, 1000
+COLUMNS = {"forward": "forward", "both": "both", "decode": "decode", "both_compiled": "both, compiled"}
 TARGETS = {"forward": 150.0, "both": 500.0, "decode": 200.0}  # microseconds
 MAX_LAUNCHES = 12
 MAX_ERROR = 2e-2  # relative, in bfloat16
@@ -42,13 +44,15 @@ class Bell(whence.Position):
 
     def __init__(self) -> None:
         super().__init__()
-        self.height, self.width = (torch.nn.Parameter(torch.tensor(x)) for x in (0.5, 30.0))
+        # a bell much wider than the sequence is almost constant, and the gradient of its height almost vanishes
+        self.height, self.width = (torch.nn.Parameter(torch.tensor(x)) for x in (0.5, 3.0))
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         return self.height * torch.exp(-((distance / self.width) ** 2))
 
 
 POSITIONS: dict[str, Callable[[], whence.Position]] = {
+    "no position": whence.NoPosition,
     "EPAR, learnable": lambda: whence.Epar(HEADS, learnable=True),
     "ALiBi, learnable": lambda: whence.Alibi(HEADS, learnable=True),
     "power prior, learnable": lambda: whence.PowerPrior(HEADS, alpha=0.1),
@@ -56,7 +60,10 @@ POSITIONS: dict[str, Callable[[], whence.Position]] = {
     "rotary + ALiBi, fixed": lambda: whence.Rotary() + whence.Alibi(HEADS),
     "T5 buckets": lambda: whence.T5Bias(HEADS, std=1.0),
     "a function of your own": Bell,
+    "clock: a gate per head": lambda: whence.ForgetGate(HEAD_DIM, HEADS, form="bias"),
 }
+#: rows that are also compiled, which takes seconds for each
+COMPILED = ("no position", "EPAR, learnable", "ALiBi, learnable", "a function of your own")
 #: rows with padding or segments, without a decode step: the position and the arguments of ``attend``
 MASKED: dict[str, tuple[str, dict[str, Tensor]]] = {
     "EPAR, learnable, padding": ("EPAR, learnable", {"lengths": torch.tensor([TOKENS - 3])}),
@@ -65,7 +72,7 @@ MASKED: dict[str, tuple[str, dict[str, Tensor]]] = {
 
 
 class Variant:
-    """The three calls of one way to compute attention. ``attend`` takes q, k, v and a cache or None."""
+    """The calls of one way to compute attention. ``attend`` takes q, k, v and a cache or None."""
 
     def __init__(
         self, attend: Callable[..., Tensor], parameters: list[Tensor], device: str, dtype: torch.dtype
@@ -80,6 +87,7 @@ class Variant:
         self.grad_out, self.step = draw(TOKENS), [draw(1) for _ in range(3)]
         self.prefix = [draw(CACHED) for _ in range(3)]
         self.cache: Any = None
+        self.compiled = torch.compile(lambda q, k, v: attend(q, k, v, None), fullgraph=True)
 
     def forward(self) -> Tensor:
         with torch.no_grad():
@@ -87,6 +95,10 @@ class Variant:
 
     def both(self) -> list[Tensor]:
         out = self.attend(*self.inputs, None)
+        return [out, *torch.autograd.grad(out, [*self.inputs, *self.parameters], self.grad_out)]
+
+    def both_compiled(self) -> list[Tensor]:
+        out = self.compiled(*self.inputs)
         return [out, *torch.autograd.grad(out, [*self.inputs, *self.parameters], self.grad_out)]
 
     def decode(self) -> Tensor:
@@ -110,6 +122,8 @@ class WhenceVariant(Variant):
 
         def attend(q: Tensor, k: Tensor, v: Tensor, cache: Any) -> Tensor:
             masks = self.masks if cache is None else {}
+            if "clock" in self.position.effects:
+                masks = masks | {"clock": self.position.clock(k[:, 0])}  # reads the number of tokens
             return whence.attend(q, k, v, position=self.position, causal=True, cache=cache, backend="triton", **masks)
 
         super().__init__(attend, [p for p in self.position.parameters() if p.requires_grad], device, dtype)
@@ -121,20 +135,28 @@ class WhenceVariant(Variant):
         with torch.no_grad():
             self.attend(*self.prefix, self.cache)
 
-    def relative_errors(self) -> list[float]:
-        """Of the output, the gradients and a decode step against float64."""
+    def relative_errors(self, *, compiled: bool) -> list[float]:
+        """Of the output, the gradients, a decode step and a compiled call against float64."""
         exact_position = copy.deepcopy(self.position).double()
         inputs = [x.detach().double().requires_grad_() for x in self.inputs]
-        out = whence.attend(*inputs, position=exact_position, causal=True, backend="reference", **self.masks)
+
+        def attend_exactly(q: Tensor, k: Tensor, v: Tensor, **masks: Any) -> Tensor:
+            clock = exact_position.clock(k[:, 0]) if "clock" in exact_position.effects else None
+            return whence.attend(
+                q, k, v, position=exact_position, clock=clock, causal=True, backend="reference", **masks
+            )
+
+        out = attend_exactly(*inputs, **self.masks)
         parameters = [p for p in exact_position.parameters() if p.requires_grad]
         exact = [out, *torch.autograd.grad(out, [*inputs, *parameters], self.grad_out.double())]
         self.fill_cache()
         for _ in range(2):  # the first call of a signature is validated, the second follows its plan
             results, last = self.both(), self.decode()
         whole = [torch.cat([a, b, b], 2).double() for a, b in zip(self.prefix, self.step, strict=True)]
-        exact.append(whence.attend(*whole, position=exact_position, causal=True, backend="reference")[:, :, -1:])
-        pairs = zip((*results, last), exact, strict=True)
-        return [float((a.double() - b).norm() / b.norm().clamp(min=1e-3)) for a, b in pairs]
+        pairs = [*zip(results, exact, strict=True), (last, attend_exactly(*whole)[:, :, -1:])]
+        if compiled:
+            pairs += zip(self.both_compiled(), exact, strict=True)
+        return [float((a.detach().double() - b.detach()).norm() / b.norm().clamp(min=1e-3)) for a, b in pairs]
 
 
 class SdpaVariant(Variant):
@@ -177,6 +199,10 @@ class FlexVariant(Variant):
         super().__init__(attend, [], device, dtype)
 
 
+def _check_nothing(*arguments: Any, **options: Any) -> None:
+    """A function, because torch.compile does not trace a mock."""
+
+
 @contextmanager
 def stubbed_launches(counts: list[int]) -> Iterator[None]:
     """Count kernels instead of launching them, so that the host path can be timed without a GPU."""
@@ -194,7 +220,7 @@ def stubbed_launches(counts: list[int]) -> Iterator[None]:
         mock.patch("whence.attention.fused.planned_masks.is_regular", return_value=True),  # no kernel has written it
         mock.patch.object(DirectLaunch, "__call__", count),
         mock.patch.object(InterpretedFunction, "__getitem__", count_at),
-        mock.patch("whence.attention.attend.require_finite_hooks"),  # not called on a GPU
+        mock.patch("whence.attention.attend.require_finite_hooks", _check_nothing),  # not called on a GPU
     ):
         yield
 
@@ -247,6 +273,7 @@ def main() -> None:
     parser.add_argument(
         "--without-flex", action="store_true", help="Leave out FlexAttention, which compiles for seconds."
     )
+    parser.add_argument("--without-compile", action="store_true", help="Leave out calls inside torch.compile.")
     parser.add_argument("--groups", type=int, default=25, help="Timed groups of 20 calls.")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "records" / "host_cost.json")
     args = parser.parse_args()
@@ -257,22 +284,23 @@ def main() -> None:
     if args.plans != "default":
         eager.ENABLED = args.plans == "on"
     device, dtype = ("cpu", torch.float32) if args.stubbed else ("cuda", torch.bfloat16)
-    every, rows = ["forward", "both", "decode"], {}
-    print(f"{'host us (launches)':28}{'forward':>14}{'both':>14}{'decode':>14}")
+    every, rows = [*TARGETS], {}
+    print(f"{'host us (launches)':28}" + "".join(f"{title:>16}" for title in COLUMNS.values()))
 
     def show(name: str, row: dict[str, Any]) -> None:
         rows[name] = row
         cells = [
             f"{statistics.median(row[call]['microseconds']):.0f} ({row[call]['launches']})" if call in row else "-"
-            for call in every
+            for call in COLUMNS
         ]
         print(
-            f"{name:28}" + "".join(f"{cell:>14}" for cell in cells) + ("  " + row.get("left_out", "")),
+            f"{name:28}" + "".join(f"{cell:>16}" for cell in cells) + ("  " + row.get("left_out", "")),
             flush=True,
         )
 
     if not args.stubbed:
-        show("SDPA, no position", measure(SdpaVariant(device, dtype), every, args.groups, None))
+        calls = every if args.without_compile else [*COLUMNS]
+        show("SDPA, no position", measure(SdpaVariant(device, dtype), calls, args.groups, None))
         if not args.without_flex:
             try:
                 row = measure(FlexVariant(device, dtype), every[:2], args.groups, None)
@@ -282,13 +310,14 @@ def main() -> None:
     for name in (*POSITIONS, *MASKED):
         position, masks = MASKED.get(name, (name, {}))
         variant = WhenceVariant(POSITIONS[position], device, dtype, masks)
-        calls = every[:2] if masks else every
+        compiled = name in COMPILED and not args.without_compile
+        calls = every[:2] if masks else [*COLUMNS] if compiled else every
         if args.stubbed:
             counts = [0]
             with stubbed_launches(counts):
                 show(name, measure(variant, calls, args.groups, counts))
             continue
-        errors = variant.relative_errors()
+        errors = variant.relative_errors(compiled=compiled)
         if max(errors) > MAX_ERROR:
             show(name, {"errors": errors, "left_out": "wrong: the comparison with float64 failed"})
             continue

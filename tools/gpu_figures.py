@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from pathlib import Path
 from typing import Any
@@ -123,19 +124,23 @@ def host_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     shape, targets = record["shape"], record["targets"]
     titles = {
         "forward": "forward", "both": "forward + backward", "decode": f"decode step over {shape['cached']} keys",
+        "both_compiled": "forward + backward, compiled",
     }  # fmt: skip
+    variants = record["variants"]
+    calls = [call for call in titles if call in targets or any(call in variant for variant in variants.values())]
     where = f"{shape['batch']} x {shape['heads']} heads, {shape['tokens']} tokens, head dim {shape['head_dim']}"
     rows = []
-    for name, variant in record["variants"].items():
+    for name, variant in variants.items():
         own, cells = "errors" in variant, [name]  # errors: of a call of whence, compared with float64
-        for call, target in targets.items():
+        for call in calls:
             if call in variant:
                 took = statistics.median(variant[call]["microseconds"])
-                cells.append(f"{took:.0f} us{'*' * (own and took > target)}, {variant[call]['launches']} launches")
+                missed = own and took > targets.get(call, math.inf)
+                cells.append(f"{took:.0f} us{'*' * missed}, {variant[call]['launches']} launches")
             else:
                 cells.append("-")
         rows.append(cells)
-    return [f"host time of an eager call, {where}", *(titles[call] for call in targets)], rows
+    return [f"host time of an eager call, {where}", *(titles[call] for call in calls)], rows
 
 
 def describe_host_cost(record: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import torch
 from kernel_cases import masks
 from reference_comparison import check_against_reference, perturb, random_inputs, run
 
-from whence import Alibi, Epar, KVCache, Position, PowerPrior, Rotary, T5Bias, attend
+from whence import Alibi, Epar, KVCache, NoPosition, Position, PowerPrior, Rotary, T5Bias, attend
 from whence.attention.fused import direct_launch, eager, packing
 from whence.position.rotary_scaling import Yarn
 
@@ -41,6 +41,8 @@ MECHANISMS = {
     "T5Bias, both sides": lambda h: T5Bias(h, form="bidirectional", buckets=12, max_distance=20, std=1.0),
     "Bell + Rotary": lambda h: Bell() + Rotary(),
     "Epar + T5Bias": lambda h: Epar(None, context=40, learnable=True) + T5Bias(h, std=1.0),
+    "NoPosition": lambda h: NoPosition(),
+    "Rotary": lambda h: Rotary(),
 }
 # batch, heads, key heads, queries, keys, key width, value width
 FEW, ONE_BLOCK, BLOCKS, GROUPED, TWO_SEQUENCES = (
@@ -86,6 +88,8 @@ CASES = [
     ("Rotary + Epar", "key_mask", TWO_SEQUENCES, torch.float16),
     ("T5Bias", "segment_ids, window", TWO_SEQUENCES, torch.float32),
     ("Bell + Rotary", "lengths, both sides", FEW, torch.float32),
+    ("NoPosition", "window", GROUPED, torch.float16),
+    ("Rotary", "lengths, both sides", FEW, torch.float32),
 ]
 
 
@@ -101,7 +105,8 @@ def test_planned_calls_equal_the_reference(plans, monkeypatch, mechanism, mask, 
     *tensors, grad_out = random_inputs(*shape, dtype=dtype)
     options = masks(mask, shape[0], shape[3], shape[4]) | {"skip_blocks": False}
     first = check_against_reference(position, tensors, grad_out, options)
-    assert sum(kernel in TABLE_KERNELS for kernel in plans) == 1
+    assert sum(kernel in TABLE_KERNELS for kernel in plans) == (mechanism not in ("NoPosition", "Rotary"))
+    assert "forward_kernel" in plans
     assert len(plans) <= 12
     if shape is FEW:  # later calls, which are not validated again
         for x, y in zip(run(position, tensors, grad_out, options, backend="triton"), first, strict=True):
@@ -120,6 +125,12 @@ def test_launches_of_forward_backward_and_decode(plans):
     assert plans == ["table_kernel", "forward_kernel"]
     out.backward(grad_out)
     assert plans[2:] == ["backward_dq_kernel", "backward_dkdv_kernel", "parameter_gradient_kernel"]
+    plans.clear()
+    planned(None, q, k, v).backward(grad_out)
+    assert plans == ["forward_kernel", "backward_dq_kernel", "backward_dkdv_kernel"]
+    plans.clear()
+    planned(None, q, k, v, backend="auto")  # torch's own kernel
+    assert not plans
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import torch
 from reference_comparison import check_against_reference, perturb, random_inputs
 from test_kernels_on_gpu import arguments, poison
 
-from whence import Alibi, Epar, Kerple, KVCache, PowerPrior, Rotary, T5Bias, attend
+from whence import Alibi, Epar, Kerple, KVCache, NoPosition, PowerPrior, Rotary, T5Bias, attend
 from whence.attention.fused import eager, packing
 from whence.position.rotary_scaling import Yarn
 
@@ -27,6 +27,8 @@ MECHANISMS = {
     ),
     "T5Bias": lambda: T5Bias(HEADS, form="bidirectional", std=1.0),
     "Kerple": lambda: Kerple(HEADS),  # its hooks are evaluated
+    "NoPosition": lambda: NoPosition(),
+    "Rotary": lambda: Rotary(),
     "Rotary + Epar + T5Bias": lambda: Rotary() + Epar(None, context=64, learnable=True) + T5Bias(HEADS, std=1.0),
 }
 CASES = [

@@ -356,4 +356,5 @@ def _combined_derivative(
     return ParameterGradient(item.value, item.hook, table.expand(heads, -1))
 
 
-register_backend(Triton())
+TRITON = Triton()
+register_backend(TRITON)

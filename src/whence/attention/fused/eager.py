@@ -1,12 +1,12 @@
 """Eager calls with little host time: what a call needs is worked out once per signature and kept with the position.
 
 The first call of a signature is validated as every other call. If the ``triton`` backend is chosen and a plan covers it, the
-plan runs it and is kept in the position. Later calls of the same signature find the plan by its key and launch the same
+plan runs it and is kept in the position, or in the backend where there is none. Later calls of the same signature find the plan by its key and launch the same
 kernels. The key holds every fact that validation and the choice of a backend read, except values of tensors, so a plan never skips
 a check that could fail.
 
-Plans cover mechanisms that scale or bias scores by distance, alone or beside rotary, without masks over pairs and explicit
-positions: a whole sequence, short ones also with padding or segments, or the next tokens of a preallocated cache. EPAR, ALiBi,
+Plans cover no position and mechanisms that scale or bias scores by distance, alone or beside rotary, without masks over pairs
+and explicit positions: a whole sequence, short ones also with padding or segments, or the next tokens of a preallocated cache. EPAR, ALiBi,
 the power prior and T5's buckets have kernels for their tables. The hooks of any other mechanism, or of a sum, are evaluated in
 each call. The values of padding and segments are read in each call, too.
 """
@@ -26,6 +26,7 @@ from whence.attention.fused import backend as fused_backend
 from whence.attention.fused.closed_forms import ClosedForm, closed_form
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, is_aligned
 from whence.position.base import Position
+from whence.position.no_position import NoPosition
 from whence.position.rotary import Rotary
 from whence.position.t5 import T5Bias
 
@@ -42,22 +43,29 @@ MAX_MASKED_TOKENS = (
     1024  # of a sequence with padding or segments; above, leaving out hidden blocks saves more than a plan
 )
 ON_SCORES = frozenset({"score_scale", "bias"})
-ATTRIBUTE = "_eager_plans"  # of a position; not part of its state
+ATTRIBUTE = "_eager_plans"  # of a position, where it is not part of the state, or of the backend
 
 
 class EagerCall(NamedTuple):
-    """A call that a plan may cover. Without ``form`` and ``buckets``, hooks are evaluated."""
+    """A call that a plan may cover. Without ``form`` and ``buckets``, the hooks of ``parts`` are evaluated."""
 
     key: tuple[Any, ...]
     form: ClosedForm | None
     buckets: tuple[Tensor, Tensor] | None  # of T5: its table and the boundaries
+    parts: tuple[Position, ...]  # of the position, without rotary
     rotary: Rotary | None
     arguments: Arguments
     needs_gradient: bool
     mask: tuple[str, Tensor] | None  # lengths, key_mask or segment_ids
 
+    @property
+    def owner(self) -> Position | fused_backend.Triton:
+        """What keeps the plan of this call."""
+        position = self.arguments.position
+        return fused_backend.TRITON if position is None else position
+
     def find_plan(self) -> Plan | None:
-        store: dict[Any, Plan] | None = self.arguments.position.__dict__.get(ATTRIBUTE)
+        store: dict[Any, Plan] | None = self.owner.__dict__.get(ATTRIBUTE)
         return None if store is None else store.get(self.key)
 
     def keep_plan(self) -> Plan | None:
@@ -68,7 +76,7 @@ class EagerCall(NamedTuple):
         stored = a.cache.storage() if isinstance(a.cache, KVCache) else None
         if not all(is_aligned(x) for x in (a.q, a.k, a.v, *(() if stored is None else (stored.k, stored.v)))):
             return None
-        store = a.position.__dict__.setdefault(ATTRIBUTE, {})
+        store = self.owner.__dict__.setdefault(ATTRIBUTE, {})
         if len(store) >= MAX_PLANS:
             store.clear()
         plan = store[self.key] = Plan(self)
@@ -102,21 +110,25 @@ class EagerCall(NamedTuple):
 def describe_call(a: Arguments) -> EagerCall | None:
     """The call with its key; None if no plan covers it. Reads attributes alone, never values."""
     q, k, v, position = a.q, a.k, a.v, a.position
-    if not (type(q) is type(k) is type(v) is Tensor) or not isinstance(position, Position) or not _takes_plain(a):
+    if not (type(q) is type(k) is type(v) is Tensor) or not _takes_plain(a):
+        return None
+    if position is not None and (not isinstance(position, Position) or "_parameters" not in position.__dict__):
         return None
     device, dtype = q.device, q.dtype
     if device.type != "cuda" and not (device.type == "cpu" and fused_backend.is_interpreted()):
         return None
-    if torch_modes.is_tracing() or torch_modes.is_transforming() or "_parameters" not in position.__dict__:
+    if torch_modes.is_tracing() or torch_modes.is_transforming():
         return None
     if not (q.layout is k.layout is v.layout is torch.strided) or q.is_nested or k.is_nested or v.is_nested:
         return None
     if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 or q.is_neg() or k.is_neg() or v.is_neg():
         return None
     half_precision = dtype is torch.bfloat16 or dtype is torch.float16
-    parts, rotary = position.parts, None
-    if len(parts) > 1:
+    parts, rotary = () if position is None else position.parts, None
+    if len(parts) > 1 or (parts and type(parts[0]) is Rotary):
         parts, rotary = _without_rotary(parts)
+    if len(parts) == 1 and type(parts[0]) is NoPosition:
+        parts = ()
     if rotary is not None and (rotary.length == "sequence" or q.shape[3] % 16):
         return None
     kv_len, cache_key = k.shape[2], None
@@ -130,6 +142,8 @@ def describe_call(a: Arguments) -> EagerCall | None:
         mask_key = _mask_key(*mask) if q.shape[2] == kv_len <= MAX_MASKED_TOKENS else None
         if mask_key is None:
             return None
+    if not parts and a.backend == "auto" and a.window is None and mask is None:
+        return None  # torch's kernel computes it
     learns = torch.is_grad_enabled()
     form = buckets = None
     if len(parts) == 1:
@@ -141,7 +155,8 @@ def describe_call(a: Arguments) -> EagerCall | None:
         if x.data_ptr() % 16 or (x.dtype is not torch.float32 and buckets is None):
             return None
         needs_gradient = needs_gradient or (learns and x.requires_grad)
-    if form is None:
+    mechanism: tuple[Any, ...] = ()
+    if form is None and parts:
         if q.shape[0] * q.shape[1] * q.shape[2] * kv_len > MAX_PAIRS:
             return None
         if learns and torch.are_deterministic_algorithms_enabled():  # dense gradients have a kernel of their own then
@@ -150,7 +165,7 @@ def describe_call(a: Arguments) -> EagerCall | None:
         if facts is None:
             return None
         mechanism = (None if buckets is None else parts[0].form, *facts)
-    else:
+    elif form is not None:
         part = parts[0]
         mechanism = (form.signature, type(part), part.heads, part.causal_only, part.length, part.context)
     long = q.shape[2] > MAX_DECODE_QUERIES and kv_len > fused_backend.MIN_KEYS_TO_SKIP
@@ -162,7 +177,7 @@ def describe_call(a: Arguments) -> EagerCall | None:
         a.temperature, a.dropout, a.skip_blocks, a.backend, mechanism, rotary_key(rotary),
         None if half_precision else torch.backends.cuda.matmul.fp32_precision, tuple(backends.BACKENDS.values()),
     )  # fmt: skip
-    return EagerCall(key, form, buckets, rotary, a, needs_gradient, mask)
+    return EagerCall(key, form, buckets, parts, rotary, a, needs_gradient, mask)
 
 
 def _find_mask(a: Arguments) -> tuple[str, Tensor] | None:

@@ -38,6 +38,7 @@ from whence.attention.fused.planned_tables import (
     ClosedFormTables,
     Extent,
     FunctionTables,
+    NoTables,
     PlannedTables,
     Scales,
 )
@@ -98,7 +99,7 @@ class Plan:
         sizes = (self.max_block_d, self.element_size)
         rows = max(16, next_power_of_two(self.q_len * self.group_size))
         self.decode_tile = tile_configs.decode_config(rows, *sizes)
-        self.forward_tile = tile_configs.forward_config(*sizes, not self.has_slope, self.q_len, self.has_tma)
+        self.forward_tile = tile_configs.forward_config(*sizes, tables.has_table, self.q_len, self.has_tma)
         # by the number of dense gradients
         count = tables.num_derivatives
         self.dq_tiles = [tile_configs.dq_config(*sizes, count, dense, self.has_tma) for dense in range(3)]
@@ -111,7 +112,7 @@ class Plan:
     def _extent(self, kv_len: int, offset: int) -> Extent:
         first, end = distance_range(offset, self.causal, self.window, self.q_len, kv_len)
         window = effective_window(offset, self.window, self.q_len, kv_len)
-        entries = 0 if self.has_slope else end - first
+        entries = end - first if self.tables.has_table else 0
         return Extent(kv_len, offset, first, entries, entries + 2 * TABLE_PADDING if entries else 0, window)
 
     def _launch(self, kernel: Any, constants: dict[str, Any], options: dict[str, Any] | None = None) -> DirectLaunch:
@@ -309,15 +310,16 @@ class Plan:
 
 
 def make_tables(call: EagerCall, heads: int, scales: Scales, device: torch.device) -> PlannedTables:
-    position = call.arguments.position
-    assert position is not None
+    if not call.parts:
+        return NoTables(heads, scales, device)
     if call.form is not None:
         learns = call.needs_gradient and any(x.requires_grad for x in call.form.tensors)
         return ClosedFormTables(call.form, learns, heads, scales, device)
-    for part in position.parts:
-        if call.buckets is not None and isinstance(part, T5Bias):
-            return BucketTables(part, heads, scales, device)
-    return FunctionTables(position.effects, heads, scales, device)
+    part = call.parts[0]
+    if call.buckets is not None and isinstance(part, T5Bias):
+        return BucketTables(part, heads, scales, device)
+    effects = frozenset[str]().union(*(part.effects for part in call.parts))
+    return FunctionTables(effects, heads, scales, device)
 
 
 class PlannedAttention(torch.autograd.Function):

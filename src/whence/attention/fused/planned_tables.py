@@ -1,4 +1,4 @@
-"""Where a launch plan has its tables from: a closed form, the buckets of T5, or the hooks of any function of distance.
+"""Where a launch plan has its tables from: nothing, a closed form, the buckets of T5, or the hooks of any function of distance.
 
 Each class writes the packed table of a call in one launch and turns what the backward kernels summed into the gradients of its
 tensors in another. The tensors of a closed form and of the buckets are parameters. Those of a function are the outputs of its
@@ -72,6 +72,10 @@ class PlannedTables(ABC):
     def __init__(self, heads: int, scales: Scales, device: torch.device) -> None:
         self.heads, self.scales, self.device = heads, scales, device
 
+    @property
+    def has_table(self) -> bool:
+        return self.has_score_scale or self.has_bias
+
     @abstractmethod
     def tensors(self, call: EagerCall, extent: Extent) -> tuple[Tensor, ...]:
         """The tensors from which the table comes; gradients go to those that require one."""
@@ -95,6 +99,26 @@ class PlannedTables(ABC):
 
     def _launch(self, kernel: Any, constants: dict[str, Any]) -> DirectLaunch:
         return DirectLaunch(kernel, constants, {}, self.device)
+
+
+class NoTables(PlannedTables):
+    """No position, or rotary alone."""
+
+    def __init__(self, heads: int, scales: Scales, device: torch.device) -> None:
+        super().__init__(heads, scales, device)
+        with torch.inference_mode(False):
+            self._unread = self._empty(1)  # for arguments that kernels do not read
+
+    def tensors(self, call: EagerCall, extent: Extent) -> tuple[Tensor, ...]:
+        return ()
+
+    def write(self, tensors: tuple[Tensor, ...], extent: Extent) -> tuple[Tensor, Tensor, Tensor]:
+        return self._unread, self._unread, self._unread
+
+    def gradients(
+        self, tensors: tuple[Tensor, ...], sums: Tensor, table_sums: Tensor, extent: Extent
+    ) -> tuple[Tensor | None, ...]:
+        return ()
 
 
 class ClosedFormTables(PlannedTables):
@@ -202,11 +226,9 @@ class FunctionTables(PlannedTables):
         self._kept = NO_DISTANCES
 
     def tensors(self, call: EagerCall, extent: Extent) -> tuple[Tensor, ...]:
-        a = call.arguments
-        assert a.position is not None
-        with torch_modes.without_autocast(a.q):
+        with torch_modes.without_autocast(call.arguments.q):
             distance = self._distances(extent.first_distance, extent.entries)
-            tables = [self._evaluate(a.position.parts, hook, distance, extent.kv_len) for hook in self.hooks]
+            tables = [self._evaluate(call.parts, hook, distance, extent.kv_len) for hook in self.hooks]
         base, _, version = self._kept
         if base._version != version:  # a hook has changed its argument in place
             self._kept = NO_DISTANCES
