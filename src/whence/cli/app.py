@@ -101,7 +101,7 @@ def describe_option_error(error: Any) -> str:
     context = getattr(error, "ctx", None)
     command = "whence" if context is None else context.command_path
     extra = re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message)
-    if extra is None:
+    if extra is None or context is None:
         return f"{message}; {command} --help lists the options."
     arguments = [one.name for one in context.command.params if one.param_type_name == "argument"]
     options = [one for one in ("position", "task") if any(own.name == one for own in context.command.params)]
