@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import bench_tables
+import discovery_table
 import gpu_figures as gpu
 import gpu_row_tables
 import length_figures
@@ -288,6 +289,9 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
             "planted": lambda: planted_curves(records.read(folder / "discovery_planted.json")),
             "planted-2": lambda: planted_curves(records.read(folder / "discovery_planted_2.json")),
             "planted-teachers": lambda: learned_curves(records.read(folder / "discovery_teachers.json")),
+            "gpu-run": lambda: discovery_table.comparison_table(
+                folder / "discover-gpu" / "discovered-topics-e7492cc5c869"
+            ),
             "planted-teachers-2": lambda: learned_curves(records.read(folder / "discovery_teachers_2.json")),
         },
         "api.md": {"api": api},

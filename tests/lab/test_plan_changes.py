@@ -6,6 +6,7 @@ import pytest
 from small_study import ARMS, build_study
 
 from whence.lab import results, runner
+from whence.lab.arms import Arm
 from whence.lab.plan_changes import describe_plan_change
 from whence.lab.sources import pin_sources
 from whence.lab.study import Budget
@@ -54,6 +55,17 @@ def test_records_after_a_plan_that_was_written_before_them_are_no_reason():
     assert describe_plan_change(later, build_records(FIRST, 2), "2026-01-01T01:59:59Z") is None
     text = describe_plan_change(later, build_records(FIRST, 2), "2026-01-01T02:00:01Z")
     assert "4 of 4 records" in text and "in split." in text
+
+
+def test_another_code_of_an_arm_is_another_plan():
+    arms = (*ARMS[:1], Arm("mine", "./mine.py:Mine()"))
+    first, later = (dataclasses.replace(FIRST, arms=arms, sources={"./mine.py:Mine": digest}) for digest in "ab")
+    text = describe_plan_change(later, build_records(first, 1))
+    assert "4 of 4 records" in text and "in the code of mine." in text
+    longer = change(later, split="16x")
+    assert "in split and the code of mine." in describe_plan_change(longer, build_records(first, 1))
+    text = describe_plan_change(longer, build_records(first, 1), expected={first.name: ("split",)})
+    assert "theirs in the code of mine." in text  # a command that always judges both splits did not change them
 
 
 def test_looks_that_were_planned_need_no_recommendation():

@@ -6,7 +6,7 @@ can tell, so a report says how many records are older than the plan and what the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,10 +17,19 @@ from whence.lab.study import Study
 EVALUATION = "metric or evaluation lengths"
 
 
-def describe_plan_change(study: Study, records: Iterable[Mapping[str, Any]], planned: str | None = None) -> str | None:
+def describe_plan_change(
+    study: Study,
+    records: Iterable[Mapping[str, Any]],
+    planned: str | None = None,
+    expected: Mapping[str, Collection[str]] | None = None,
+) -> str | None:
     """How many records existed before the plan of the study and in what they were planned otherwise; None if none did.
 
-    ``planned`` is when the plan was fixed; without it, the plan is as old as the first record with its hash.
+    Args:
+        study: the study that uses the records.
+        records: of its runs.
+        planned: when the plan was fixed; without it, the plan is as old as the first record with its hash.
+        expected: differences that a command plans by its rules and that do not count, by the name of the records' study.
     """
     listed = list(records)
     own = [started_at(record) for record in listed if record["hash"] == study.hash]
@@ -33,7 +42,8 @@ def describe_plan_change(study: Study, records: Iterable[Mapping[str, Any]], pla
         elif record["hash"] == study.hash or (first is not None and record["started"] >= first):
             continue
         else:
-            changed = find_changes(study, record["spec"])
+            usual = (expected or {}).get(record["spec"]["name"], ())
+            changed = [one for one in find_changes(study, record["spec"]) if one not in usual]
         earlier += bool(changed)
         changes |= dict.fromkeys(changed)
     if not earlier:
@@ -61,5 +71,9 @@ def find_changes(study: Study, spec: Mapping[str, Any]) -> list[str]:
     except (WhenceError, KeyError, TypeError, ValueError):  # of a package that is gone
         return ["a spec that cannot be read"]
     before, now = asdict(other.decision), asdict(study.decision)
-    changed = [name for name in now if now[name] != before[name]]
-    return [name for name in ("seeds", "arms") if getattr(study, name) != getattr(other, name)] + changed
+    changed = [name for name in ("seeds", "arms") if getattr(study, name) != getattr(other, name)]
+    changed += [name for name in now if now[name] != before[name]]
+    # the record itself ran with today's code of its own arm; that of other arms may have been another one
+    edited = [name for name, digest in study.sources.items() if other.sources.get(name, digest) != digest]
+    owners = [arm.name for arm in study.arms if any(name in arm.position for name in edited)]
+    return changed + ([f"the code of {', '.join(owners) or 'the task'}"] if edited else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +16,21 @@ PLANNED_CHANGES = {"arms", "baseline", "split", "comparisons"}
 
 
 def find_comparisons(place: Path) -> list[Path]:
-    """The folders of the studies that judge the mechanism of a discovery: the trained length first, then the longest."""
+    """The folders of the studies that judge the mechanism of a discovery: the trained length first, then the longest.
+
+    Studies of a mechanism that the same tables were given before, such as one with more kinds of heads, are left out.
+    """
     from whence.discover.discovery import MECHANISM
     from whence.discover.studies import DISCOVERED
     from whence.lab.results import load_study
 
     own = f"{place.name}/{MECHANISM}:"
+    digest = hashlib.sha256(records.read(place / DISCOVERY)["mechanism"].encode()).hexdigest()
     found = []
     for folder in records.find_folders(place.resolve().parent, "study.json"):
         study = load_study(folder)
-        if study.decision.baseline == DISCOVERED and any(own in arm.position for arm in study.arms):
+        sources = [stored for name, stored in study.sources.items() if own in name]
+        if study.decision.baseline == DISCOVERED and digest in sources:
             found.append((len(study.name), folder))
     return [folder for _, folder in sorted(found)]
 
@@ -43,7 +49,7 @@ def collect_discovery(place: Path, folders: Sequence[Path]) -> dict[str, Any]:
     if folders:
         findings = collect_findings(list(folders), title, command)
         for folder, own in zip(folders, findings["studies"], strict=True):
-            own["plan_change"] = _describe_reuse(folder, study.name) or own["plan_change"]
+            own["plan_change"] = describe_reuse(folder, study.name)
     else:
         when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         findings = {
@@ -56,19 +62,27 @@ def collect_discovery(place: Path, folders: Sequence[Path]) -> dict[str, Any]:
     return findings | {"record": record, "mechanism": str(place / MECHANISM)}
 
 
-def _describe_reuse(folder: Path, tables: str) -> str | None:
-    """What a comparison uses again of the study of tables, if it was planned for that; None if it was not."""
+def describe_reuse(folder: Path, tables: str) -> str | None:
+    """What a comparison uses again of the study of tables, and which other records existed before it was planned."""
     from whence.lab.plan_changes import describe_plan_change, find_changes
     from whence.lab.results import load_arm_records, load_study, read_planned
 
     study = load_study(folder)
     listed = [record for arm in study.arms for record in load_arm_records(study, arm, folder)]
-    used = [record for record in listed if record["spec"]["name"] == tables and "evaluation" not in record]
-    others = [record for record in listed if record not in used]
-    changes = {change for record in used for change in find_changes(study, record["spec"])}
-    if not used or changes - PLANNED_CHANGES or describe_plan_change(study, others, read_planned(folder)) is not None:
-        return None
-    return (
+    # the runs of the trained length are judged on the longest inputs too
+    expected = {tables: PLANNED_CHANGES, tables.replace("tables-", "", 1): {"split"}}
+    older = describe_plan_change(study, listed, read_planned(folder), expected)
+    used = [
+        record
+        for record in listed
+        if record["spec"]["name"] == tables
+        and "evaluation" not in record
+        and not set(find_changes(study, record["spec"])) - PLANNED_CHANGES
+    ]
+    if not used:
+        return older
+    text = (
         f"{len(used)} of {len(listed)} runs are those of the free table, which the formula was named from. whence discover fixes the other arms, "
-        "seeds, metric and splits before it trains; no result of the comparison leads to the formula."
+        "seeds, metric and splits before it trains"
     )
+    return f"{text}; no result of the comparison leads to the formula." if older is None else f"{text}. {older}"
