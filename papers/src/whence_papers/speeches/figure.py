@@ -60,7 +60,7 @@ def draw_training(results: Path, path: Path) -> None:
     """Draw training and test scores of all three parts over time, from their records."""
     figure, panels = sheet(2, 3, 12, 7)
     arms, seen = read_study(results, "speeches-printed-alibi")
-    columns: list[tuple[str, Callable[[Mapping[str, Any]], float], dict[str, tuple[float, ...]]]] = [
+    columns: list[tuple[str, Callable[[Mapping[str, Any]], float], Mapping[str, tuple[float, ...]]]] = [
         ("part 3: training, running mean with dropout", read_running, PUBLISHED_TRAINING),
         ("part 3: training, evaluation mode", read_train, PUBLISHED_TRAINING),
         ("part 3: test", lambda row: row["splits"]["test"]["value"], PUBLISHED_TEST),
@@ -69,9 +69,9 @@ def draw_training(results: Path, path: Path) -> None:
         for arm, runs in arms.items():
             epochs, values = _mean_curve(runs, read, runs[0]["spec"]["budget"]["epochs"])
             axes.plot(epochs, [100 * value for value in values], **STYLES[arm].line(), label=arm)
-        for arm, values in published.items():
+        for arm, points in published.items():
             name = f"source: {'sinusoidal' if arm == 'sinusoidal' else 'ALiBi'}, one run"
-            axes.plot(PUBLISHED_EPOCHS, values, linestyle="none", **STYLES[arm].points(4.5), label=name)
+            axes.plot(PUBLISHED_EPOCHS, points, linestyle="none", **STYLES[arm].points(4.5), label=name)
         label(axes, title, "epochs", "accuracy (%)")
         axes.set_ylim(30, 102)
     for axes, name, metric in (
