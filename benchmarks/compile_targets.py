@@ -2,6 +2,7 @@
 
     python benchmarks/compile_targets.py                     # minutes on a CPU; writes benchmarks/records/compile_targets.json
     python benchmarks/compile_targets.py --targets sm_80 --quick
+    python benchmarks/compile_targets.py --targets sm_90 --quick        # the Gluon kernel
 
 Triton compiles for a target without owning it. The host code runs on CPU tensors with its own tiles and arguments; each
 launch compiles the kernel and stops there. The record says which kernels were compiled, never that they ran. A GPU of this
@@ -31,7 +32,7 @@ from triton.runtime.jit import JITFunction
 
 import whence
 from whence import records
-from whence.attention.fused import diagonals, direct_launch, packing
+from whence.attention.fused import diagonals, direct_launch, eager_plan, gluon_launch, packing
 from whence.attention.fused.tile_configs import max_head_dim
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,6 +45,7 @@ POSITIONS = {
         whence.Epar(heads, learnable=True) + whence.T5Bias(heads) + whence.Sink(heads)
     ),
     "rotary + epar": lambda heads, head_dim: whence.Rotary() + whence.Epar(heads, learnable=True),
+    "epar + t5": lambda heads, head_dim: whence.Epar(heads, learnable=True) + whence.T5Bias(heads, std=1.0),
     "alibi": lambda heads, head_dim: whence.Alibi(heads, learnable=True),
     "t5": lambda heads, head_dim: whence.T5Bias(heads, std=1.0),
     "prior": lambda heads, head_dim: whence.PowerPrior(heads, alpha=0.01),
@@ -93,13 +95,17 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
             )
         return kernel
 
-    is_amd = target.startswith("gfx")
+    is_amd, is_hopper = target.startswith("gfx"), target == "sm_90"
     plain_loads = tl.constexpr(True) if is_amd else diagonals.PLAIN_LOADS
     with (
         mock.patch.object(JITFunction, "run", compile_kernel),
         mock.patch.object(triton.runtime.driver, "_active", CompilingDriver(target)),
         mock.patch.object(packing, "IS_AMD", is_amd),
         mock.patch.object(diagonals, "PLAIN_LOADS", plain_loads),
+        mock.patch.object(packing, "is_hopper", return_value=is_hopper),
+        mock.patch.object(gluon_launch, "ENABLED", is_hopper),
+        # a short sequence has the kernels of a long one, with TMA
+        mock.patch.object(eager_plan, "FEW_PAIRS", 0 if is_hopper else eager_plan.FEW_PAIRS),
         mock.patch.object(packing, "shared_memory", return_value=SHARED_LIMITS[target]),
         mock.patch("whence.attention.fused.backend.is_interpreted", return_value=True),  # the kernels take CPU tensors
         mock.patch.object(direct_launch, "KNOWN_VERSIONS", ()),  # later launches of a plan come here too
@@ -163,7 +169,7 @@ def main() -> None:
         if 0 < head_dim <= largest_head_dim(target, dtype)  # the backend refuses others
     ]
     if args.quick:
-        cases = [(target, "rotary + epar", 64, torch.bfloat16) for target in args.targets]
+        cases = [(target, "rotary + epar", 128 if target == "sm_90" else 64, torch.bfloat16) for target in args.targets]
     rows: list[dict[str, Any]] = []
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, mp_context=spawn, max_tasks_per_child=1) as pool:  # a target for each process

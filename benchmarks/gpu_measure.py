@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpu_timing import DEVICE, MAX_ROUNDS, synchronize, time_eager_and_capture, time_interleaved, time_step
-from gpu_variants import AUTO, attend, choose_backend, learnable_parameters, make_variant, random_inputs
+from gpu_variants import AUTO, GLUON, attend, choose_backend, learnable_parameters, make_variant, random_inputs
 from whence.attention.fused.tile_configs import LONG_QUERIES
 
 CHECKED_TOKENS = 512  # in the comparison with float64
@@ -28,7 +28,8 @@ def relative_errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
     torch.manual_seed(1)
     _, heads, kv_heads, length, head_dim = shape
     group_size, tokens = heads // kv_heads, CHECKED_TOKENS if DEVICE == "cuda" else min(length, CHECKED_TOKENS)
-    if length > LONG_QUERIES:  # long sequences use other tiles: just enough tokens to select them, with four heads
+    # long sequences use other tiles: just enough tokens to select them, with four heads; so many pairs also select Gluon
+    if length > LONG_QUERIES or name.endswith(GLUON):
         heads, kv_heads, tokens = max(4, group_size), max(1, 4 // group_size), LONG_QUERIES + 64
     shape = (1, heads, kv_heads, length, head_dim)
     run, parameters, position = make_variant(name, shape, tokens)

@@ -24,12 +24,16 @@ import torch
 import gpu_models
 from gpu_measure import MAX_ERROR, MAX_PARAMETER_ERROR, check_variant, measure
 from gpu_timing import DEVICE
-from gpu_variants import ROW_LABELS
+from gpu_variants import GLUON, ROW_LABELS
 from whence import records
 
 POSITION_FREE = ("flash", "cudnn")
 USUAL = (*POSITION_FREE, "flex, fixed", "none", "alibi", "epar", "power prior", "function")
 ROTATED = ("flash", "alibi", "rotary + alibi", "epar", "rotary + epar", "power prior", "rotary + power prior")
+#: each forward kernel of a mechanism beside the other
+GLUON_PAIRS = tuple(
+    name + kernel for name in ("none", "epar", "power prior", "function", "scale and bias") for kernel in ("", GLUON)
+)
 CHECK_PROCESSES = 12
 
 
@@ -58,6 +62,7 @@ ROWS: dict[str, Row] = {
     "clock 64": Row((4, 16, 16, 4096, 64), ("alibi", "clock", *POSITION_FREE)),  # ratios to ALiBi
     "clock 128": Row((2, 16, 16, 8192, 128), ("alibi", "clock", *POSITION_FREE)),
     "clock grouped": Row((2, 12, 4, 5000, 128), ("alibi", "clock", *POSITION_FREE)),
+    "gluon 128": Row((4, 16, 16, 4096, 128), (*POSITION_FREE, *GLUON_PAIRS)),
     "query length": Row(
         (1, 16, 16, 4096, 64), (*POSITION_FREE, "fire, frozen", "epar, query, frozen", "fire", "epar, query")
     ),

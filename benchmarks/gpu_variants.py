@@ -104,6 +104,8 @@ POSITIONS: dict[str, Callable[[int, int, int], whence.Position | None]] = {
     "swin": lambda heads, length, head_dim: whence.SwinBias(heads, (max(1, length // 64), 64)),
     "cope": lambda heads, length, head_dim: whence.Cope(head_dim),
 }
+#: ending of variants with the warp-specialised forward kernel (``gluon_launch``)
+GLUON = ", gluon"
 #: variants of mechanisms that the fused kernels may refuse: ``auto`` chooses their backend
 AUTO = (
     "fire",
@@ -149,6 +151,9 @@ ROW_LABELS = {
     "swin": "Swin's table on a grid of 64 columns",
     "cope": "CoPE",
 }
+ROW_LABELS |= {
+    name + GLUON: f"{ROW_LABELS[name]}, Gluon" for name in ("none", "epar", "power prior", "function", "scale and bias")
+}
 
 
 def random_inputs(shape: tuple[int, ...], length: int) -> tuple[list[Tensor], Tensor]:
@@ -193,6 +198,22 @@ def attend(position: whence.Position | None, q: Tensor, k: Tensor, v: Tensor, **
     return whence.attend(q, k, v, position=position, causal=True, **options)
 
 
+def with_gluon(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function with the warp-specialised forward kernel on; other variants keep the default."""
+    if DEVICE == "cpu":  # a dry run may lack Triton
+        return run
+    from whence.attention.fused import gluon_launch
+
+    def run_switched(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        before, gluon_launch.ENABLED = gluon_launch.ENABLED, True
+        try:
+            return run(q, k, v)
+        finally:
+            gluon_launch.ENABLED = before
+
+    return run_switched
+
+
 def learnable_parameters(position: whence.Position) -> list[Tensor]:
     return [parameter for parameter in position.parameters() if parameter.requires_grad]
 
@@ -227,11 +248,13 @@ def make_variant(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callab
             (lambda q, k, v: dense_attention(q, k, v, slope)) if name == "eager" else flex_variant(slope, tokens), parameters,
             Slope(slope.detach().clone()),
         )  # fmt: skip
+    gluon, name = name.endswith(GLUON), name.removesuffix(GLUON)
     mechanism = POSITIONS[name](heads, length, shape[4])
     position = None if mechanism is None else mechanism.to(DEVICE)
     parameters = [] if position is None else learnable_parameters(position)
     skip, backend = name.endswith("skipping"), choose_backend(name, shape, position)
-    return (
-        lambda q, k, v: attend(position, q, k, v, backend=backend, skip_blocks=skip),
-        parameters, position,
-    )  # fmt: skip
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(position, q, k, v, backend=backend, skip_blocks=skip)
+
+    return with_gluon(run) if gluon else run, parameters, position

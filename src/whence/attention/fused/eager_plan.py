@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from whence.attention.fused import packing, tile_configs
+from whence.attention.fused import gluon_launch, packing, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.decode import combine_kernel, max_splits, split_k_kernel, split_keys
@@ -106,6 +106,11 @@ class Plan:
         self.dkdv_tile = tile_configs.dkdv_config(
             *sizes, tables.has_score_scale, self.has_decay, self.has_slope, self.mask is not None
         )
+        # fixed here, so that a plan always launches the same kernel
+        self.uses_gluon = self.has_tma and a.cache is None and self.mask is None and not self.has_slope
+        self.uses_gluon = self.uses_gluon and gluon_launch.covers(
+            q, k, v, causal=a.causal, offset=0, window=a.window, dropout=a.dropout, qk_scale=self.qk_scale
+        )
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
 
@@ -160,6 +165,12 @@ class Plan:
         q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
         if self.few_queries:
             self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
+        elif self.uses_gluon:
+            if "gluon" not in self._launches:
+                flags = {name: self.flags[name] for name in gluon_launch.FLAGS}
+                self._launches["gluon"] = self._launch(gluon_launch.kernel(), flags, gluon_launch.OPTIONS)
+            programs, arguments = gluon_launch.arguments(q, k, v, out, lse, table, stride, self.qk_scale)
+            self._launches["gluon"](programs, *arguments)
         else:
             tile = self.forward_tile
             if needs_gradient and self._needs_filled_lse(tile.block_m):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.fused import backward_tables, block_skipping, decode, scaled_distance, tile_configs
+from whence.attention.fused import backward_tables, block_skipping, decode, gluon_launch, scaled_distance, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.device_call import DeviceCall
@@ -78,6 +78,13 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     weights by distance (empty: none)."""
     out = empty_output(call.q, call.v)
     lse = call.q.new_empty(lse_shape(call.q, call.has_factors), dtype=torch.float32)
+    if uses_gluon(call):  # writes padding rows, too
+        programs, arguments = gluon_launch.arguments(
+            call.q, call.k, call.v, out, lse, call.table, call.table_stride, call.qk_scale
+        )
+        flags = {name: call.flags[name] for name in gluon_launch.FLAGS}
+        gluon_launch.kernel()[(programs,)](*arguments, **flags, **gluon_launch.OPTIONS)
+        return out, lse, call.q.new_empty(0, dtype=torch.int32), lse.new_empty(0)
     if call.has_padding_rows:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     entries = call.effects.value_entries
@@ -101,6 +108,20 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         SKIP_BLOCKS=max_distance.numel() > 0, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
     )  # fmt: skip
     return out, lse, max_distance, sum_weights(call, slots, lse) if entries else slots
+
+
+def uses_gluon(call: DeviceCall) -> bool:
+    """Whether ``gluon_forward`` computes the call."""
+    e, m = call.effects, call.mask
+    return (
+        gluon_launch.covers(
+            call.q, call.k, call.v, causal=m.causal, offset=m.q_offset, window=m.window, dropout=call.softmax.dropout,
+            qk_scale=call.qk_scale,
+        )
+        and m.key_mask is None and m.q_segment_ids is None
+        and not (m.skip_blocks and e.has_bias) and e.slope is None and e.sink is None and e.q_clock is None
+        and e.first_distance == 0 and call.function is None and not call.has_row_tables
+    )  # fmt: skip
 
 
 def sum_weights(call: DeviceCall, slots: Tensor, lse: Tensor) -> Tensor:

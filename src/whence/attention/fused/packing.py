@@ -124,5 +124,9 @@ def shared_memory(device: torch.device) -> int:
     return TMA_SHARED_MEMORY if (9, 0) <= capability < (12, 0) else 99 * 1024
 
 
+def is_hopper(device: torch.device) -> bool:
+    return device.type == "cuda" and not IS_AMD and torch.cuda.get_device_capability(device)[0] == 9
+
+
 def num_multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4

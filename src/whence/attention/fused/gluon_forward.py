@@ -1,0 +1,382 @@
+"""The forward kernel of Hopper GPUs in Gluon, Triton's dialect with explicit layouts, barriers and warp roles.
+
+A program has nine warps in three roles, which run at the same time:
+
+- *Producer*, one warp: copies blocks of queries, keys and values into shared memory by TMA.
+- *Two consumers*, four warps each: each computes attention of 64 of the 128 rows of a tile, with an online softmax.
+
+The roles meet at barriers in shared memory. ``full`` barriers: a copy has arrived. ``empty`` barriers: both consumers have
+read a buffer, so that the producer may overwrite it. ``turns`` barriers: the consumers start their matrix products in turn, so
+that one computes its softmax while the tensor cores work for the other. Within one consumer, the softmax of a block also runs
+beside the product of the previous block's weights with its values.
+
+A program computes several tiles, one after another, and the producer copies ahead into the next tile. ``find_tile`` says which.
+Logits are in base 2, and tables are read along diagonals in the accumulator's own layout (see ``diagonals``). Import this
+module late: Gluon is experimental, and ``gluon_launch`` says which versions of it are known.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from whence.attention.fused import packing, tile_ops
+
+ROWS = gl.constexpr(64)  # of a consumer
+CONSUMERS = gl.constexpr(2)
+WARPS = gl.constexpr(4)  # of a consumer
+BLOCK = gl.constexpr(128)  # rows of a tile and keys of a block, so that the diagonal crosses one block of a tile
+HEAD_DIM = gl.constexpr(128)
+STAGES = gl.constexpr(2)  # buffers of keys, and of values
+CONSUMER_REGISTERS = gl.constexpr(240)
+PRODUCER_REGISTERS = gl.constexpr(24)
+TABLE_PADDING = gl.constexpr(packing.TABLE_PADDING)
+MAX_LSE = gl.constexpr(tile_ops.MAX_LSE.value)
+# wait for all threads of a role; renamed after Triton 3.6
+role_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+S_LAYOUT = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]))
+ROW_LAYOUT = gl.constexpr(gl.SliceLayout(1, S_LAYOUT.value))
+P_LAYOUT = gl.constexpr(gl.DotOperandLayout(0, S_LAYOUT.value, 2))
+
+
+@gluon.constexpr_function
+def diagonal_layout():
+    """The accumulator layout, seen as ``[rows / 16, 2, 8, columns / 8, 8]``."""
+    registers = [[0, 0, 0, 0, 1], [0, 1, 0, 0, 0], *([0, 0, 0, n, 0] for n in (1, 2, 4, 8))]
+    lanes = [[0, 0, 0, 0, 2], [0, 0, 0, 0, 4], [0, 0, 1, 0, 0], [0, 0, 2, 0, 0], [0, 0, 4, 0, 0]]
+    return gl.DistributedLinearLayout(registers, lanes, [[1, 0, 0, 0, 0], [2, 0, 0, 0, 0]], [], [4, 2, 8, 16, 8])
+
+
+@gluon.constexpr_function
+def axis_layout(axis):
+    """The layout of a vector along one of the five axes."""
+    layout = diagonal_layout()
+    for other in (4, 3, 2, 1, 0):
+        if other != axis:
+            layout = gl.SliceLayout(other, layout)
+    return layout
+
+
+# --- tables and softmax ----------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def exp2(x):
+    return gl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def diagonal_pointers(base, WIDTH: gl.constexpr):
+    """Pointers to ``base + (row - column) * WIDTH`` in the five-axis view; see ``diagonals``."""
+    group = gl.arange(0, 4, axis_layout(0))[:, None, None, None, None] * 16
+    half = gl.arange(0, 2, axis_layout(1))[None, :, None, None, None] * 8
+    row = gl.arange(0, 8, axis_layout(2))[None, None, :, None, None]
+    block = gl.arange(0, 16, axis_layout(3))[None, None, None, :, None] * 8
+    column = gl.arange(0, 8, axis_layout(4))[None, None, None, None, :]
+    # first what depends on the thread, then what depends on the register: the compiler makes the latter immediate offsets
+    return ((base + (group + (row - column)) * WIDTH) + (half - block) * WIDTH).to(gl.int64)
+
+
+@gluon.jit
+def as_tile(x):
+    return gl.convert_layout(gl.reshape(x, [ROWS, BLOCK]), S_LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def load_table_tiles(base, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr):
+    """Tiles of the score scale and the bias; ``base`` points at the distance of the first row and column.
+
+    If the table holds only one of them, that one twice. Without a table, zeros that nothing reads.
+    """
+    if HAS_SCORE_SCALE and HAS_BIAS:
+        scale, bias = gl.inline_asm_elementwise(
+            "ld.global.nc.v2.f32 {$0, $1}, [$2];", "=f,=f,l", [diagonal_pointers(base, 2)],
+            dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+        return as_tile(scale), as_tile(bias)
+    elif HAS_SCORE_SCALE or HAS_BIAS:
+        tile = as_tile(
+            gl.inline_asm_elementwise(
+                "ld.global.nc.f32 $0, [$1];", "=f,l", [diagonal_pointers(base, 1)], dtype=gl.float32, is_pure=True, pack=1
+            )
+        )  # fmt: skip
+        return tile, tile
+    else:
+        return 0.0, 0.0
+
+
+@gluon.jit
+def softmax_step(
+    s, scale, bias, qk_scale, row_max, row_sum, distance0,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, MASKED: gl.constexpr,
+):  # fmt: skip
+    """Weights of a block of scores, the factor of what earlier blocks gave, and the rows' new maxima and sums."""
+    if HAS_SCORE_SCALE and HAS_BIAS:
+        logits = s * scale + bias
+    elif HAS_SCORE_SCALE:
+        logits = s * scale
+    elif HAS_BIAS:
+        logits = s * qk_scale + bias
+    else:
+        logits = s  # the positive scale is one multiply-add with the maximum below
+    if MASKED:
+        rows = gl.arange(0, ROWS, ROW_LAYOUT)
+        columns = gl.arange(0, BLOCK, gl.SliceLayout(0, S_LAYOUT))
+        logits = gl.where((distance0 + rows)[:, None] >= columns[None, :], logits, -float("inf"))
+    block_max = gl.max(logits, 1)
+    if not (HAS_SCORE_SCALE or HAS_BIAS):
+        block_max = block_max * qk_scale
+    new_max = gl.maximum(row_max, block_max)
+    safe_max = gl.where(new_max == -float("inf"), 0.0, new_max)  # a bias may be -inf at all keys so far
+    if HAS_SCORE_SCALE or HAS_BIAS:
+        p = exp2(logits - safe_max[:, None])
+    else:
+        p = exp2(logits * qk_scale - safe_max[:, None])
+    rescale = exp2(row_max - safe_max)
+    return p, rescale, new_max, row_sum * rescale + gl.sum(p, 1)
+
+
+# --- which tile ------------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def find_tile(program, programs, turn, row_blocks, unit_heads, rounds, begun, taken, whole):
+    """Head (counted over all sequences) and block of rows of a program's tile; see ``gluon_launch.Schedule``."""
+    levels = unit_heads * row_blocks
+    if turn < 2 * rounds:  # a long tile and the short one that makes their sum the same for all
+        pair = turn // 2 * programs + program
+        unit = pair // (levels // 2)
+        level = pair % (levels // 2)
+        if turn % 2 == 1:
+            level = levels - 1 - level
+    else:  # the others from the longest to the shortest, forth and back
+        last = turn - 2 * rounds
+        rank = last * programs + program
+        if last % 2 == 1:
+            rank = (last + 1) * programs - 1 - program
+        middle = rank - whole * taken
+        end = middle - (whole + 1) * (levels - 2 * taken)
+        if middle < 0:
+            level = rank // whole
+            unit = begun + 1 + rank % whole
+        elif end < 0:
+            level = taken + middle // (whole + 1)
+            unit = begun + middle % (whole + 1)
+        else:
+            level = levels - taken + end // whole
+            unit = begun + 1 + end % whole
+    return unit * unit_heads + level % unit_heads, row_blocks - 1 - level // unit_heads
+
+
+@gluon.jit
+def count_tiles(program, programs, tiles, rounds):
+    """The number of tiles of a program."""
+    left = tiles - 2 * rounds * programs
+    turns = left // programs
+    place = program
+    if turns % 2 == 1:
+        place = programs - 1 - program
+    if place < left % programs:
+        turns += 1
+    return 2 * rounds + turns
+
+
+# --- roles -----------------------------------------------------------------------------------------------------------
+
+
+@gluon.jit
+def load_block(X, buffers, full, empty, position, b, h, start):
+    """Copy a block of keys or values into its buffer; ``position`` counts the blocks of a program."""
+    slot = position % STAGES
+    mbarrier.wait(empty.index(slot), ((position // STAGES) & 1) ^ 1)
+    mbarrier.expect(full.index(slot), BLOCK * HEAD_DIM * 2)
+    tma.async_copy_global_to_shared(X, [b, h, start, 0], full.index(slot), buffers.index(slot))
+
+
+@gluon.jit
+def producer(
+    Q, K, V, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, heads, group_size, tiles, row_blocks,
+    unit_heads, rounds, begun, taken, whole,
+):  # fmt: skip
+    program, programs = gl.program_id(0), gl.num_programs(0)
+    done = 0  # key blocks of earlier tiles
+    for turn in range(count_tiles(program, programs, tiles, rounds)):
+        rank, block = find_tile(program, programs, turn, row_blocks, unit_heads, rounds, begun, taken, whole)
+        b = rank // heads
+        h = rank % heads
+        h_kv = h // group_size
+        mbarrier.wait(q_empty, (turn & 1) ^ 1)
+        mbarrier.expect(q_full, BLOCK * HEAD_DIM * 2)
+        for c in gl.static_range(CONSUMERS):
+            tma.async_copy_global_to_shared(Q, [b, h, block * BLOCK + ROWS * c, 0], q_full, q_smem.index(c))
+        load_block(K, k_smem, k_full, k_empty, done, b, h_kv, block * BLOCK)  # from the diagonal to the first key
+        for i in range(block):  # consumers need keys one block before values
+            load_block(K, k_smem, k_full, k_empty, done + i + 1, b, h_kv, (block - 1 - i) * BLOCK)
+            load_block(V, v_smem, v_full, v_empty, done + i, b, h_kv, (block - i) * BLOCK)
+        load_block(V, v_smem, v_full, v_empty, done + block, b, h_kv, 0)
+        done += block + 1
+
+
+@gluon.jit
+def multiply_keys(q, k_smem, slot):
+    k = k_smem.index(slot).reshape([BLOCK, HEAD_DIM]).permute((1, 0))
+    return warpgroup_mma(q, k, gl.zeros([ROWS, BLOCK], gl.float32, S_LAYOUT), use_acc=False, is_async=True)
+
+
+@gluon.jit
+def consumer(
+    OUT, LSE, TABLE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns, batch, heads,
+    q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken, whole,
+    INDEX: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
+):  # fmt: skip
+    WIDTH: gl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
+    FIRST: gl.constexpr = 1 if INDEX == 0 else 0  # this consumer's first turn needs no signal
+    program, programs = gl.program_id(0), gl.num_programs(0)
+    turn_mine = turns.index(INDEX)
+    turn_other = turns.index(1 - INDEX)
+    done = 0  # key blocks of earlier tiles
+    done_turns = 0  # turns of earlier tiles: a tile has one for each block but its first
+    for turn in range(count_tiles(program, programs, tiles, rounds)):
+        rank, block = find_tile(program, programs, turn, row_blocks, unit_heads, rounds, begun, taken, whole)
+        b = rank // heads
+        h = rank % heads
+        start_m = block * BLOCK + INDEX * ROWS
+        table = TABLE + (h.to(gl.int64) * table_stride + TABLE_PADDING) * WIDTH
+        # the block of the diagonal: its scores and weights; its values follow in the loop
+        scale, bias = load_table_tiles(table + INDEX * ROWS * WIDTH, HAS_SCORE_SCALE, HAS_BIAS)
+        mbarrier.wait(q_full, turn & 1)
+        q = q_smem.index(INDEX).reshape([ROWS, HEAD_DIM])
+        slot = done % STAGES
+        mbarrier.wait(k_full.index(slot), (done // STAGES) & 1)
+        s = multiply_keys(q, k_smem, slot)
+        s = warpgroup_mma_wait(num_outstanding=0, deps=(s,))
+        mbarrier.arrive(k_empty.index(slot), count=1)
+        row_max = gl.full([ROWS], -float("inf"), gl.float32, ROW_LAYOUT)
+        row_sum = gl.full([ROWS], 0.0, gl.float32, ROW_LAYOUT)
+        p32, rescale, row_max, row_sum = softmax_step(
+            s, scale, bias, qk_scale, row_max, row_sum, INDEX * ROWS, HAS_SCORE_SCALE, HAS_BIAS, True
+        )
+        p = gl.convert_layout(p32.to(v_smem.dtype), P_LAYOUT)
+        o = gl.zeros([ROWS, HEAD_DIM], gl.float32, S_LAYOUT)
+        for i in range(1, block + 1):
+            # scores of block i, then weights of block i - 1 times its values; the softmax of block i runs beside the latter
+            position = done + i
+            slot = position % STAGES
+            last_slot = (position - 1) % STAGES
+            mbarrier.wait(k_full.index(slot), (position // STAGES) & 1)
+            mbarrier.wait(turn_mine, (done_turns + i - 1 + FIRST) & 1)
+            s = multiply_keys(q, k_smem, slot)
+            mbarrier.wait(v_full.index(last_slot), ((position - 1) // STAGES) & 1)
+            o = warpgroup_mma(p, v_smem.index(last_slot).reshape([BLOCK, HEAD_DIM]), o, is_async=True)
+            mbarrier.arrive(turn_other, count=1)
+            distance0 = INDEX * ROWS + i * BLOCK
+            scale, bias = load_table_tiles(table + distance0 * WIDTH, HAS_SCORE_SCALE, HAS_BIAS)
+            s = warpgroup_mma_wait(num_outstanding=1, deps=(s,))
+            mbarrier.arrive(k_empty.index(slot), count=1)
+            p32, rescale, row_max, row_sum = softmax_step(
+                s, scale, bias, qk_scale, row_max, row_sum, 0, HAS_SCORE_SCALE, HAS_BIAS, False
+            )
+            o, p = warpgroup_mma_wait(num_outstanding=0, deps=(o, p))
+            mbarrier.arrive(v_empty.index(last_slot), count=1)
+            o = o * rescale[:, None]
+            p = gl.convert_layout(p32.to(v_smem.dtype), P_LAYOUT)
+        mbarrier.arrive(q_empty, count=1)
+        position = done + block
+        slot = position % STAGES
+        mbarrier.wait(v_full.index(slot), (position // STAGES) & 1)
+        o = warpgroup_mma(p, v_smem.index(slot).reshape([BLOCK, HEAD_DIM]), o, is_async=True)
+        o, p = warpgroup_mma_wait(num_outstanding=0, deps=(o, p))
+        mbarrier.arrive(v_empty.index(slot), count=1)
+        lse_pointers = LSE + rank.to(gl.int64) * lse_stride
+        factor_offset = (batch * heads).to(gl.int64) * lse_stride
+        store_rows(
+            OUT, lse_pointers, factor_offset, o_smem.index(INDEX), o, row_max, row_sum, b, h, start_m, q_len, HAS_BIAS
+        )
+        done += block + 1
+        done_turns += block
+    tma.store_wait(0)
+
+
+@gluon.jit
+def store_rows(
+    OUT, lse_pointers, factor_offset, buffer, o, row_max, row_sum, b, h, start_m, q_len, HAS_BIAS: gl.constexpr
+):
+    """Store the output by TMA, which drops rows beyond the end, and the log-sum-exp; see ``tile_ops.store_log_sum_exp``."""
+    offs_m = start_m + gl.arange(0, ROWS, ROW_LAYOUT)
+    hides = (row_sum == 0.0) | (offs_m >= q_len)
+    safe_sum = gl.where(row_sum == 0.0, 1.0, row_sum)
+    lse = row_max + gl.log2(safe_sum)
+    if HAS_BIAS:
+        is_beyond = (gl.abs(row_max) > MAX_LSE) & (~hides)
+        lse = gl.where(is_beyond, row_max, lse)
+        gl.store(lse_pointers + factor_offset + offs_m, gl.where(is_beyond, 1.0 / safe_sum, 1.0))
+    gl.store(lse_pointers + offs_m, gl.where(hides, float("inf"), lse))
+    o = o * (1.0 / safe_sum)[:, None]
+    tma.store_wait(0)  # the previous tile's copy has read the buffer
+    role_barrier()
+    buffer.reshape([ROWS, HEAD_DIM]).store(o.to(buffer.dtype))
+    fence_async_shared()
+    role_barrier()
+    tma.async_copy_shared_to_global(OUT, [b, h, start_m, 0], buffer)
+
+
+@gluon.jit(
+    do_not_specialize=[
+        "batch", "heads", "group_size", "q_len", "lse_stride", "table_stride", "tiles", "row_blocks", "unit_heads", "rounds",
+        "begun", "taken", "whole",
+    ]
+)  # fmt: skip
+def gluon_forward_kernel(
+    Q, K, V, OUT, LSE, TABLE, batch, heads, group_size, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks,
+    unit_heads, rounds, begun, taken, whole,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
+):  # fmt: skip
+    """Causal attention with a table over distance. Q and OUT are descriptors of 64 rows, K and V of 128."""
+    q_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], Q.layout)
+    k_smem = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK, HEAD_DIM], K.layout)
+    v_smem = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, BLOCK, HEAD_DIM], V.layout)
+    o_smem = gl.allocate_shared_memory(OUT.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], OUT.layout)
+    q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    q_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    k_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    v_empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(q_full, count=1)
+    mbarrier.init(q_empty, count=CONSUMERS)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(k_full.index(i), count=1)
+        mbarrier.init(v_full.index(i), count=1)
+        mbarrier.init(k_empty.index(i), count=CONSUMERS)
+        mbarrier.init(v_empty.index(i), count=CONSUMERS)
+    for i in gl.static_range(CONSUMERS):
+        mbarrier.init(turns.index(i), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (consumer, (
+                OUT, LSE, TABLE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
+                batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken,
+                whole, 0, HAS_SCORE_SCALE, HAS_BIAS,
+            )),
+            (consumer, (
+                OUT, LSE, TABLE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
+                batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken,
+                whole, 1, HAS_SCORE_SCALE, HAS_BIAS,
+            )),
+            (producer, (
+                Q, K, V, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, heads, group_size, tiles,
+                row_blocks, unit_heads, rounds, begun, taken, whole,
+            )),
+        ],
+        [WARPS, 1],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+    )  # fmt: skip
