@@ -252,9 +252,13 @@ def format_counts(counts: dict[str, int], identities: dict[str, int]) -> str:
 
     >>> format_counts({"reproduced": 2, "open": 1}, {"reproduced": 1})
     '3 claims: 2 reproduced, 1 open; 1 more by definition: 1 reproduced'
+    >>> format_counts({"open": 0}, {})
+    'no claims'
     """
     total, apart = sum(counts.values()), sum(identities.values())
-    line = f"{total} claim{'s' if total != 1 else ''}: {_list_counts(counts)}" if total or not apart else ""
+    if not total and not apart:
+        return "no claims"
+    line = f"{total} claim{'s' if total != 1 else ''}: {_list_counts(counts)}" if total else ""
     if not apart:
         return line
     return f"{line}{'; ' if line else ''}{apart} {'more ' if line else ''}by definition: {_list_counts(identities)}"
