@@ -7,6 +7,9 @@ exponentially to a floor is ``floor + span * 2 ** -(rate * query) * 2 ** (rate *
 contributes one weight per key, ``2 ** -(slope * key)``, by which dk and dv are multiplied once at the end.
 
 With a clock, the kernel also sums the gradients of the logits over the queries of each key and head.
+
+Accumulators of dk and dv with 256 dimensions fill the registers at 64 keys. ``PART`` then computes one of them in each of two
+passes with 128 keys, which repeats one of four matrix products.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from whence.attention.fused import tile_configs
 from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
 from whence.attention.fused.row_tables import add_rows, load_rows
@@ -28,6 +32,8 @@ from whence.attention.fused.tile_ops import (
 )
 
 LOG2E = tl.constexpr(1.4426950408889634)
+ONLY_DV = tl.constexpr(tile_configs.ONLY_DV)
+ONLY_DK = tl.constexpr(tile_configs.ONLY_DK)
 
 
 @triton.jit
@@ -38,7 +44,8 @@ def dkdv_step(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
     SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
-    HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, PART: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     start_m = tl.multiple_of(start_m, BLOCK_M)
     batch_head = (b * heads + h).to(tl.int64)
@@ -111,19 +118,21 @@ def dkdv_step(
         )
         p_dropped = p * multiplier
     # dv before dp: the other order needs more registers and was measured slower
-    dv = tl.dot(p_dropped.to(grad_out.dtype), grad_out, dv, input_precision=INPUT_PRECISION)
-    dp = tl.dot(v, tl.trans(grad_out), input_precision=INPUT_PRECISION)
-    sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
-    dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, True)
-    if HAS_DROPOUT:
-        dp = dp * multiplier
-    dlogits = p * (dp - delta[None, :])
+    if PART != ONLY_DK:
+        dv = tl.dot(p_dropped.to(grad_out.dtype), grad_out, dv, input_precision=INPUT_PRECISION)
     key_sums = 0.0
-    if CLOCK > 0:
-        key_sums = tl.sum(dlogits, 1)
-    if HAS_SCORE_SCALE:
-        dlogits = dlogits * score_scale
-    dk = tl.dot(dlogits.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
+    if PART != ONLY_DV:
+        dp = tl.dot(v, tl.trans(grad_out), input_precision=INPUT_PRECISION)
+        sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
+        dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, True)
+        if HAS_DROPOUT:
+            dp = dp * multiplier
+        dlogits = p * (dp - delta[None, :])
+        if CLOCK > 0:
+            key_sums = tl.sum(dlogits, 1)
+        if HAS_SCORE_SCALE:
+            dlogits = dlogits * score_scale
+        dk = tl.dot(dlogits.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
     return dk, dv, key_sums
 
 
@@ -136,7 +145,7 @@ def accumulate_query_range(
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-    NUM_STAGES: tl.constexpr, MASKED: tl.constexpr,
+    NUM_STAGES: tl.constexpr, PART: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Queries low to high of all heads that share these keys, in a single loop that the compiler can pipeline.
 
@@ -155,11 +164,11 @@ def accumulate_query_range(
                 lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
                 Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
                 HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
-                INPUT_PRECISION, MASKED,
+                INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
             if CLOCK > 0:
                 total += key_sums
-        if CLOCK > 0:
+        if CLOCK > 0 and PART != ONLY_DV:
             tl.atomic_add(CLOCK_SUMS + row * k_stride + offs_n, total, sem="relaxed")
     else:
         count = tl.maximum(tl.cdiv(high - low, BLOCK_M), 0)
@@ -174,9 +183,9 @@ def accumulate_query_range(
                 heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope,
                 floor, span, rate, Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW,
-                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, MASKED,
+                HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
-            if CLOCK > 0:
+            if CLOCK > 0 and PART != ONLY_DV:
                 tl.atomic_add(CLOCK_SUMS + row * k_stride + offs_n, key_sums, sem="relaxed")
     return dk, dv
 
@@ -206,7 +215,7 @@ def accumulate_all_queries(
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
-    INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
+    INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """All queries that see these keys: masked blocks, blocks without a mask, then the far edge of a window or, with segments
     and skipped blocks, queries from full_high on that do not see their own key."""
@@ -216,7 +225,7 @@ def accumulate_all_queries(
             h_kv, low, full_low, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
-            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
+            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART, True,
         )  # fmt: skip
     if not HAS_SEGMENTS:
         dk, dv = accumulate_query_range(
@@ -224,7 +233,7 @@ def accumulate_all_queries(
             h_kv, full_low, full_high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
-            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, False,
+            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART, False,
         )  # fmt: skip
     if (HAS_WINDOW and not HAS_SEGMENTS) or (SKIP_BLOCKS and HAS_SEGMENTS):
         dk, dv = accumulate_query_range(
@@ -232,7 +241,7 @@ def accumulate_all_queries(
             h_kv, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
-            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, True,
+            HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART, True,
         )  # fmt: skip
     return dk, dv
 
@@ -259,7 +268,7 @@ def backward_dkdv_kernel(
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-    NUM_STAGES: tl.constexpr, SPLIT_SLOPE_BITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr, SPLIT_SLOPE_BITS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(kv_len, BLOCK_N)
     rank = tl.program_id(0) // blocks
@@ -317,7 +326,7 @@ def backward_dkdv_kernel(
                 h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
                 first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
                 BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, False, CLOCK, CAUSAL, HAS_WINDOW,
-                HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+                HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART,
             )  # fmt: skip
             weight = tl.exp2(slope * (BLOCK_N // 2 - offs_n).to(tl.float32))[:, None]
             dk = dk * weight
@@ -328,7 +337,7 @@ def backward_dkdv_kernel(
                 h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
                 first_distance, window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N,
                 BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, True, CLOCK, CAUSAL, HAS_WINDOW,
-                HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+                HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART,
             )  # fmt: skip
     else:
         dk, dv = accumulate_all_queries(
@@ -336,7 +345,9 @@ def backward_dkdv_kernel(
             h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance,
             window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
             HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
-            SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES,
+            SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART,
         )  # fmt: skip
-    store_tile(DV, b, h_kv, start_n, kv_len, dv, BLOCK_N, BLOCK_DV)
-    store_tile(DK, b, h_kv, start_n, kv_len, dk * qk_grad_scale, BLOCK_N, BLOCK_D)
+    if PART != ONLY_DK:
+        store_tile(DV, b, h_kv, start_n, kv_len, dv, BLOCK_N, BLOCK_DV)
+    if PART != ONLY_DV:
+        store_tile(DK, b, h_kv, start_n, kv_len, dk * qk_grad_scale, BLOCK_N, BLOCK_D)

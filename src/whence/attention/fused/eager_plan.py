@@ -103,8 +103,8 @@ class Plan:
         # by the number of dense gradients
         count = tables.num_derivatives
         self.dq_tiles = [tile_configs.dq_config(*sizes, count, dense, self.has_tma) for dense in range(3)]
-        self.dkdv_tile = tile_configs.dkdv_config(
-            *sizes, tables.has_score_scale, self.has_decay, self.has_slope, self.mask is not None
+        self.dkdv_passes = tile_configs.dkdv_passes(
+            *sizes, self.has_tma, tables.has_score_scale, self.has_decay, self.has_slope, self.mask is not None
         )
         # fixed here, so that a plan always launches the same kernel
         self.uses_gluon = self.has_tma and a.cache is None and self.mask is None and not self.has_slope
@@ -221,8 +221,8 @@ class Plan:
 
     def _needs_filled_lse(self, written: int) -> bool:
         """Whether a backward kernel reads rows of the log-sum-exp that a forward kernel of these blocks does not write."""
-        covered = ceil_div(self.q_len, written) * written
-        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in (*self.dq_tiles, self.dkdv_tile))
+        covered, tiles = ceil_div(self.q_len, written) * written, (*self.dq_tiles, *(x for _, x in self.dkdv_passes))
+        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in tiles)
 
     # --- backward ------------------------------------------------------------------------------------------------------
 
@@ -268,21 +268,22 @@ class Plan:
             delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, bias_grad_offset,
             self.qk_scale, self.qk_grad_scale, self.dropout, seed,
         )  # fmt: skip
-        tile = self.dkdv_tile
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
-        self._tiled(
-            ("dkdv", *facts), backward_dkdv_kernel, tile,
-            lambda: {
-                "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "HAS_DECAY": self.has_decay,
-                "SPLIT_SLOPE_BITS": split_slope,
-            },
-        )(
-            ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, self._tiles(q, tile.block_m, self.block_d),
-            self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
-            self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
-            self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values, delta,
-            delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale, self.dropout, seed,
-        )  # fmt: skip
+        for part, tile in self.dkdv_passes:
+            self._tiled(
+                ("dkdv", part, *facts), backward_dkdv_kernel, tile,
+                lambda part=part: {
+                    "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "HAS_DECAY": self.has_decay,
+                    "SPLIT_SLOPE_BITS": split_slope, "PART": part,
+                },
+            )(
+                ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, self._tiles(q, tile.block_m, self.block_d),
+                self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
+                self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
+                self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values,
+                delta, delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale,
+                self.dropout, seed,
+            )  # fmt: skip
         if self.rotation is not None:
             self.rotation.rotate_gradients(dq, dk)
         return (dq, dk, dv, *tables.gradients(tensors, sums, table_sums, extent))

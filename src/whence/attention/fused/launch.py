@@ -286,25 +286,27 @@ def backward_dkdv(
     e = call.effects
     has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
     by_pair = call.function is not None
-    tile = tile_configs.dkdv_config(
-        call.max_block_d, call.q.element_size(), e.has_score_scale or by_pair, has_decay or by_pair,
+    passes = tile_configs.dkdv_passes(
+        call.max_block_d, call.q.element_size(), call.has_tma, e.has_score_scale or by_pair, has_decay or by_pair,
         has_slope or has_clock, call.segments is not None, call.has_row_tables,
     )  # fmt: skip
     clock_sums = lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len)) if has_clock else None
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
     splits_slope = has_slope and call.group_size == 1 and not has_clock
-    backward_dkdv_kernel[(ceil_div(call.kv_len, tile.block_n) * call.batch * call.kv_heads,)](
-        call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
-        call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
-        call.describe(dk, tile.block_n, call.block_d), call.describe(dv, tile.block_n, call.block_dv), lse, delta,
-        call.table_argument, call.content_table, rows.sums, call.slope, call.dummy if e.decay is None else e.decay,
-        *call.clocks,
-        call.dummy if clock_sums is None else clock_sums,
-        *call.segment_arguments(tile.block_n, by_query=False), max_distance if max_distance.numel() else call.dummy,
-        *call.sizes, call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0, NUM_STAGES=tile.num_stages,
-        HAS_DECAY=has_decay,
-        SPLIT_SLOPE_BITS=SPLIT_SLOPE_BITS.get(call.q.dtype, 0) if splits_slope else 0,
-        **call.flags, **tile.options,
-    )  # fmt: skip
+    for part, tile in passes:
+        backward_dkdv_kernel[(ceil_div(call.kv_len, tile.block_n) * call.batch * call.kv_heads,)](
+            call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
+            call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
+            call.describe(dk, tile.block_n, call.block_d), call.describe(dv, tile.block_n, call.block_dv), lse, delta,
+            call.table_argument, call.content_table, rows.sums, call.slope, call.dummy if e.decay is None else e.decay,
+            *call.clocks,
+            call.dummy if clock_sums is None else clock_sums,
+            *call.segment_arguments(tile.block_n, by_query=False),
+            max_distance if max_distance.numel() else call.dummy,
+            *call.sizes, call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,
+            BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0,
+            NUM_STAGES=tile.num_stages, HAS_DECAY=has_decay, PART=part,
+            SPLIT_SLOPE_BITS=SPLIT_SLOPE_BITS.get(call.q.dtype, 0) if splits_slope else 0,
+            **call.flags, **tile.options,
+        )  # fmt: skip
     return dk, dv, None if clock_sums is None else clock_sums[..., : call.kv_len]

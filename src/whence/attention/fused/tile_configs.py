@@ -13,6 +13,7 @@ from whence.attention.fused import packing
 
 MAX_HEAD_DIM = 256
 LONG_QUERIES = 4096  # number of queries above which a large tile is faster
+BOTH, ONLY_DV, ONLY_DK = 0, 1, 2  # what a pass of the kernel for dk and dv computes
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,23 @@ def forward_config(
     if element_size == 4:
         return TileConfig(64, 32, 4, 2) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
-        return TileConfig(64, 64, 8, 2)
+        return TileConfig(128, 64, 8, 2) if has_tma and not has_row_tables else TileConfig(64, 64, 8, 2)
     if has_row_tables:
         return TileConfig(64, 64, 4, 2)
     if head_dim > 64 and q_len > LONG_QUERIES and has_tma:
         return TileConfig(128, 128, 8, 3)
     return TileConfig(64, 64, 4, 2 if has_table and head_dim <= 64 else 3)
+
+
+def dkdv_passes(
+    head_dim: int, element_size: int, has_tma: bool, has_score_scale: bool, has_decay: bool, has_slope: bool,
+    has_segments: bool, has_row_tables: bool = False,
+) -> tuple[tuple[int, TileConfig], ...]:  # fmt: skip
+    """What each pass computes, with its tile. Two passes with head dimensions above 128: compiled, not measured."""
+    if head_dim > 128 and element_size == 2 and has_tma and not (has_segments or has_row_tables):
+        return (ONLY_DV, TileConfig(64, 128, 8, 2)), (ONLY_DK, TileConfig(64, 128, 8, 1))
+    tile = dkdv_config(head_dim, element_size, has_score_scale, has_decay, has_slope, has_segments, has_row_tables)
+    return ((BOTH, tile),)
 
 
 def dkdv_config(
@@ -93,7 +105,8 @@ def dq_config(
     if element_size == 4:
         return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
-        return TileConfig(64, 32, 8, 2)
+        large = has_tma and num_dense == 0 and not (has_pieces or has_row_tables)
+        return TileConfig(128, 64, 8, 1) if large else TileConfig(64, 32, 4, 2)
     if has_row_tables:
         return TileConfig(64, 32, 4, 2)
     if has_pieces and num_derivatives:
