@@ -28,7 +28,17 @@ class Bump(whence.Position):
         return 1 + 0.5 * torch.exp(-(((distance - self.centre) / 64) ** 2))
 
 
+class Near(whence.Position):
+    """A bias that lets far blocks be skipped, more of them in each head."""
+
+    decays = True
+
+    def bias(self, distance, length):
+        return -((distance * torch.linspace(0.02, 0.2, self.heads, device=distance.device)[:, None]) ** 1.5)
+
+
 MECHANISMS = {
+    "Near": lambda h: Near(heads=h),
     "none": lambda h: None,
     "Epar": lambda h: whence.Epar(h, context=64, learnable=True),
     "PowerPrior": lambda h: whence.PowerPrior(h, alpha=0.1, beta=0.8),
@@ -44,6 +54,7 @@ MECHANISMS = {
 # --- without a GPU ---------------------------------------------------------------------------------------------------
 
 TAKEN = [{"name": name} for name in ("none", "Epar", "PowerPrior", "Epar + T5Bias", "Rotary + Epar", "function")]
+TAKEN.append({"name": "PowerPrior", "skip_blocks": True})
 OTHERS = [
     {"name": "Alibi"},
     {"name": "Sink"},
@@ -58,7 +69,7 @@ OTHERS = [
     {"keys": 30, "q_positions": torch.arange(10, 30), "k_positions": torch.arange(30)},
     {"lengths": torch.tensor([20, 11])},
     {"segment_ids": torch.arange(20) // 7},
-    {"name": "PowerPrior", "skip_blocks": True},
+    {"q_positions": torch.arange(5, 25), "k_positions": torch.arange(20)},
 ]
 
 
@@ -159,14 +170,15 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from whence.attention.fused.gluon_forward import gluon_forward_kernel as kernel
 
 layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-types = {"LSE": "*fp32", "TABLE": "*fp32", "qk_scale": "fp32", "HAS_SCORE_SCALE": "constexpr", "HAS_BIAS": "constexpr"}
+types = {"LSE": "*fp32", "TABLE": "*fp32", "qk_scale": "fp32", **dict.fromkeys(kernel.arg_names[-3:], "constexpr")}
 for names, rows in (("Q OUT", 64), ("K V", 128)):
     types |= {name: f"tensordesc<bf16[1, 1, {rows}, 128],{layout!r}>" for name in names.split()}
 names, target = kernel.arg_names, GPUTarget("cuda", 90, 32)
 backend = make_backend(target)
 options = backend.parse_options({"num_warps": 4})
-for flags in ((False, False), (True, False), (False, True), (True, True)):
-    constants = {(len(names) - 2 + i,): flag for i, flag in enumerate(flags)}
+types["MAX_DISTANCE"] = "*i32"
+for flags in ((False, False, False), (True, False, False), (False, True, True), (True, True, True)):
+    constants = {(len(names) - 3 + i,): flag for i, flag in enumerate(flags)}
     source = GluonASTSource(kernel, {name: types.get(name, "i32") for name in names}, constants, {})
     context = ir.context()
     ir.load_dialects(context)
@@ -199,6 +211,7 @@ CASES = {
     "scale and bias": ("Epar + T5Bias", (2, 4, 1, 513), torch.bfloat16, {}),
     "rotary, one block": ("Rotary + Epar", (1, 2, 2, 64), torch.bfloat16, {}),
     "function, several rounds of pairs": ("function", (8, 16, 4, 1100), torch.bfloat16, {}),
+    "blocks skipped": ("Near", (3, 8, 4, 3001), torch.bfloat16, {"skip_blocks": True}),
     "no position, scaled": ("none", (2, 4, 2, 700), torch.float16, {"scale": 0.2, "temperature": 1.3}),
     "ALiBi: the Triton kernel": ("Alibi", (1, 4, 4, 300), torch.bfloat16, {}),
     "window: the Triton kernel": ("Epar", (1, 4, 4, 300), torch.bfloat16, {"window": 45}),

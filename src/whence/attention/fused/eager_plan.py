@@ -167,9 +167,9 @@ class Plan:
             self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
         elif self.uses_gluon:
             if "gluon" not in self._launches:
-                flags = {name: self.flags[name] for name in gluon_launch.FLAGS}
+                flags = {name: self.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": False}
                 self._launches["gluon"] = self._launch(gluon_launch.kernel(), flags, gluon_launch.OPTIONS)
-            programs, arguments = gluon_launch.arguments(q, k, v, out, lse, table, stride, self.qk_scale)
+            programs, arguments = gluon_launch.arguments(q, k, v, out, lse, table, lse, stride, self.qk_scale)
             self._launches["gluon"](programs, *arguments)
         else:
             tile = self.forward_tile

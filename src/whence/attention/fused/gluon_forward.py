@@ -188,6 +188,17 @@ def count_tiles(program, programs, tiles, rounds):
     return 2 * rounds + turns
 
 
+@gluon.jit
+def find_head(MAX_DISTANCE, rank, block, batch, heads, SKIP_BLOCKS: gl.constexpr):
+    """Sequence and head, and the number of key blocks that a tile needs before that of the diagonal."""
+    if SKIP_BLOCKS:  # heads with the largest max_distance first, so that programs go through similar heads together
+        h = gl.load(MAX_DISTANCE + heads + rank // batch)
+        low = gl.maximum(block * BLOCK - gl.load(MAX_DISTANCE + h), 0)
+        return rank % batch, h, block - low // BLOCK
+    else:
+        return rank // heads, rank % heads, block
+
+
 # --- roles -----------------------------------------------------------------------------------------------------------
 
 
@@ -202,26 +213,26 @@ def load_block(X, buffers, full, empty, position, b, h, start):
 
 @gluon.jit
 def producer(
-    Q, K, V, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, heads, group_size, tiles, row_blocks,
-    unit_heads, rounds, begun, taken, whole,
+    Q, K, V, MAX_DISTANCE, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, batch, heads, group_size,
+    tiles, row_blocks, unit_heads, rounds, begun, taken, whole,
+    SKIP_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     program, programs = gl.program_id(0), gl.num_programs(0)
     done = 0  # key blocks of earlier tiles
     for turn in range(count_tiles(program, programs, tiles, rounds)):
         rank, block = find_tile(program, programs, turn, row_blocks, unit_heads, rounds, begun, taken, whole)
-        b = rank // heads
-        h = rank % heads
+        b, h, earlier = find_head(MAX_DISTANCE, rank, block, batch, heads, SKIP_BLOCKS)
         h_kv = h // group_size
         mbarrier.wait(q_empty, (turn & 1) ^ 1)
         mbarrier.expect(q_full, BLOCK * HEAD_DIM * 2)
         for c in gl.static_range(CONSUMERS):
             tma.async_copy_global_to_shared(Q, [b, h, block * BLOCK + ROWS * c, 0], q_full, q_smem.index(c))
-        load_block(K, k_smem, k_full, k_empty, done, b, h_kv, block * BLOCK)  # from the diagonal to the first key
-        for i in range(block):  # consumers need keys one block before values
+        load_block(K, k_smem, k_full, k_empty, done, b, h_kv, block * BLOCK)  # from the diagonal to the farthest key
+        for i in range(earlier):  # consumers need keys one block before values
             load_block(K, k_smem, k_full, k_empty, done + i + 1, b, h_kv, (block - 1 - i) * BLOCK)
             load_block(V, v_smem, v_full, v_empty, done + i, b, h_kv, (block - i) * BLOCK)
-        load_block(V, v_smem, v_full, v_empty, done + block, b, h_kv, 0)
-        done += block + 1
+        load_block(V, v_smem, v_full, v_empty, done + earlier, b, h_kv, (block - earlier) * BLOCK)
+        done += earlier + 1
 
 
 @gluon.jit
@@ -232,9 +243,9 @@ def multiply_keys(q, k_smem, slot):
 
 @gluon.jit
 def consumer(
-    OUT, LSE, TABLE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns, batch, heads,
-    q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken, whole,
-    INDEX: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
+    OUT, LSE, TABLE, MAX_DISTANCE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
+    batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken, whole,
+    INDEX: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, SKIP_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     WIDTH: gl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     FIRST: gl.constexpr = 1 if INDEX == 0 else 0  # this consumer's first turn needs no signal
@@ -245,8 +256,7 @@ def consumer(
     done_turns = 0  # turns of earlier tiles: a tile has one for each block but its first
     for turn in range(count_tiles(program, programs, tiles, rounds)):
         rank, block = find_tile(program, programs, turn, row_blocks, unit_heads, rounds, begun, taken, whole)
-        b = rank // heads
-        h = rank % heads
+        b, h, earlier = find_head(MAX_DISTANCE, rank, block, batch, heads, SKIP_BLOCKS)
         start_m = block * BLOCK + INDEX * ROWS
         table = TABLE + (h.to(gl.int64) * table_stride + TABLE_PADDING) * WIDTH
         # the block of the diagonal: its scores and weights; its values follow in the loop
@@ -265,7 +275,7 @@ def consumer(
         )
         p = gl.convert_layout(p32.to(v_smem.dtype), P_LAYOUT)
         o = gl.zeros([ROWS, HEAD_DIM], gl.float32, S_LAYOUT)
-        for i in range(1, block + 1):
+        for i in range(1, earlier + 1):
             # scores of block i, then weights of block i - 1 times its values; the softmax of block i runs beside the latter
             position = done + i
             slot = position % STAGES
@@ -288,19 +298,19 @@ def consumer(
             o = o * rescale[:, None]
             p = gl.convert_layout(p32.to(v_smem.dtype), P_LAYOUT)
         mbarrier.arrive(q_empty, count=1)
-        position = done + block
+        position = done + earlier
         slot = position % STAGES
         mbarrier.wait(v_full.index(slot), (position // STAGES) & 1)
         o = warpgroup_mma(p, v_smem.index(slot).reshape([BLOCK, HEAD_DIM]), o, is_async=True)
         o, p = warpgroup_mma_wait(num_outstanding=0, deps=(o, p))
         mbarrier.arrive(v_empty.index(slot), count=1)
-        lse_pointers = LSE + rank.to(gl.int64) * lse_stride
+        lse_pointers = LSE + (b * heads + h).to(gl.int64) * lse_stride
         factor_offset = (batch * heads).to(gl.int64) * lse_stride
         store_rows(
             OUT, lse_pointers, factor_offset, o_smem.index(INDEX), o, row_max, row_sum, b, h, start_m, q_len, HAS_BIAS
         )
-        done += block + 1
-        done_turns += block
+        done += earlier + 1
+        done_turns += earlier
     tma.store_wait(0)
 
 
@@ -334,9 +344,9 @@ def store_rows(
     ]
 )  # fmt: skip
 def gluon_forward_kernel(
-    Q, K, V, OUT, LSE, TABLE, batch, heads, group_size, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks,
+    Q, K, V, OUT, LSE, TABLE, MAX_DISTANCE, batch, heads, group_size, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks,
     unit_heads, rounds, begun, taken, whole,
-    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, SKIP_BLOCKS: gl.constexpr,
 ):  # fmt: skip
     """Causal attention with a table over distance. Q and OUT are descriptors of 64 rows, K and V of 128."""
     q_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], Q.layout)
@@ -363,18 +373,18 @@ def gluon_forward_kernel(
     gl.warp_specialize(
         [
             (consumer, (
-                OUT, LSE, TABLE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
-                batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken,
-                whole, 0, HAS_SCORE_SCALE, HAS_BIAS,
+                OUT, LSE, TABLE, MAX_DISTANCE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full,
+                v_empty, turns, batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds,
+                begun, taken, whole, 0, HAS_SCORE_SCALE, HAS_BIAS, SKIP_BLOCKS,
             )),
             (consumer, (
-                OUT, LSE, TABLE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
-                batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken,
-                whole, 1, HAS_SCORE_SCALE, HAS_BIAS,
+                OUT, LSE, TABLE, MAX_DISTANCE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full,
+                v_empty, turns, batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds,
+                begun, taken, whole, 1, HAS_SCORE_SCALE, HAS_BIAS, SKIP_BLOCKS,
             )),
             (producer, (
-                Q, K, V, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, heads, group_size, tiles,
-                row_blocks, unit_heads, rounds, begun, taken, whole,
+                Q, K, V, MAX_DISTANCE, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, batch,
+                heads, group_size, tiles, row_blocks, unit_heads, rounds, begun, taken, whole, SKIP_BLOCKS,
             )),
         ],
         [WARPS, 1],

@@ -81,13 +81,14 @@ def kernel() -> Any:
 
 
 def arguments(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, table_stride: int, qk_scale: float
-) -> tuple[int, tuple[Any, ...]]:
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, max_distance: Tensor, table_stride: int,
+    qk_scale: float,
+) -> tuple[int, tuple[Any, ...]]:  # fmt: skip
     """The number of programs, and the arguments of the kernel but for its compile-time flags."""
     batch, heads, q_len, _ = q.shape
     row_blocks = ceil_div(q_len, BLOCK)
     programs = min(batch * heads * row_blocks, packing.num_multiprocessors(q.device))
-    tensors = (describe(q, ROWS), describe(k, BLOCK), describe(v, BLOCK), describe(out, ROWS), lse, table)
+    tensors = (describe(q, ROWS), describe(k, BLOCK), describe(v, BLOCK), describe(out, ROWS), lse, table, max_distance)
     sizes = (batch, heads, heads // k.shape[1], q_len, padded_length(q_len), table_stride)
     return programs, (*tensors, *sizes, qk_scale, *make_schedule(batch * heads, row_blocks, programs))
 

@@ -79,12 +79,14 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     out = empty_output(call.q, call.v)
     lse = call.q.new_empty(lse_shape(call.q, call.has_factors), dtype=torch.float32)
     if uses_gluon(call):  # writes padding rows, too
+        max_distance = block_skipping.max_distances(call)
         programs, arguments = gluon_launch.arguments(
-            call.q, call.k, call.v, out, lse, call.table, call.table_stride, call.qk_scale
-        )
-        flags = {name: call.flags[name] for name in gluon_launch.FLAGS}
+            call.q, call.k, call.v, out, lse, call.table, max_distance if max_distance.numel() else call.dummy,
+            call.table_stride, call.qk_scale,
+        )  # fmt: skip
+        flags = {name: call.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": max_distance.numel() > 0}
         gluon_launch.kernel()[(programs,)](*arguments, **flags, **gluon_launch.OPTIONS)
-        return out, lse, call.q.new_empty(0, dtype=torch.int32), lse.new_empty(0)
+        return out, lse, max_distance, lse.new_empty(0)
     if call.has_padding_rows:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     entries = call.effects.value_entries
@@ -119,7 +121,7 @@ def uses_gluon(call: DeviceCall) -> bool:
             qk_scale=call.qk_scale,
         )
         and m.key_mask is None and m.q_segment_ids is None
-        and not (m.skip_blocks and e.has_bias) and e.slope is None and e.sink is None and e.q_clock is None
+        and e.slope is None and e.sink is None and e.q_clock is None
         and e.first_distance == 0 and call.function is None and not call.has_row_tables
     )  # fmt: skip
 
