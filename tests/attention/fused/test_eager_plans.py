@@ -8,6 +8,7 @@ from kernel_cases import masks
 from reference_comparison import check_against_reference, perturb, random_inputs, run
 
 from whence import Alibi, Epar, KVCache, NoPosition, Position, PowerPrior, Rotary, T5Bias, attend
+from whence.attention.arguments import Arguments
 from whence.attention.fused import direct_launch, eager, packing
 from whence.position.rotary_scaling import Yarn
 
@@ -276,6 +277,14 @@ def test_plans_are_no_part_of_the_state(plans):
     for copied in (copy.copy(position), copy.deepcopy(position)):
         assert eager.ATTRIBUTE not in vars(copied)
     assert repr(copied) == repr(position)
+
+
+def test_blocks_are_skipped_instead_of_a_plan_if_there_are_many_pairs(plans):
+    for tokens, has_plan in ((2048, True), (16384, False)):
+        q = torch.zeros(1, 1, 1, 16, dtype=torch.float16).expand(1, 8, tokens, 16)
+        call = eager.describe_call(Arguments(q, q, q, position=Alibi(8), causal=True, backend="triton"))
+        assert (call is not None) is has_plan
+        assert eager.describe_call(Arguments(q, q, q, position=Alibi(8), causal=True, skip_blocks=False)) is not None
 
 
 def test_short_sequences_load_by_pointers_if_the_tiles_fit(plans):

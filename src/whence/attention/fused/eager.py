@@ -39,6 +39,8 @@ MAX_PLANS = 256  # of one position; with more, lengths vary so much that plans a
 #: pairs of query and key up to which a mechanism without a closed form has a plan. Above, the GPU is busier than the host, and
 #: its derivative tables or its slope save more
 MAX_PAIRS = 2**26
+#: of a mechanism whose blocks may be skipped. Fewer pairs take an H200 about 1.5 ms, a call without a plan 2 to 3 ms of the host
+MAX_PAIRS_WITHOUT_SKIPPING = 2**30
 MAX_MASKED_TOKENS = (
     1024  # of a sequence with padding or segments; above, leaving out hidden blocks saves more than a plan
 )
@@ -170,7 +172,9 @@ def describe_call(a: Arguments) -> EagerCall | None:
         mechanism = (form.signature, type(part), part.heads, part.causal_only, part.length, part.context)
     long = q.shape[2] > MAX_DECODE_QUERIES and kv_len > fused_backend.MIN_KEYS_TO_SKIP
     if long and a.skip_blocks and any(part.decays for part in parts):
-        return None  # skipping blocks saves more than a plan
+        pairs = q.shape[0] * q.shape[1] * q.shape[2] * kv_len
+        if pairs > MAX_PAIRS_WITHOUT_SKIPPING or (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            return None  # skipping blocks saves more than a plan
     key = (
         q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), dtype, k.dtype, v.dtype, device, k.device, v.device,
         q.requires_grad, k.requires_grad, v.requires_grad, cache_key, mask_key, learns, needs_gradient, a.causal, a.window, a.scale,
