@@ -121,17 +121,20 @@ def interpreted(monkeypatch):
     )  # skipping pays off for long sequences only, but is tested with short ones
     monkeypatch.setattr(eager, "ENABLED", False)  # tests of plans turn them on; the others launch by the operator
     check_addresses(monkeypatch)
+    check_specialization(monkeypatch)
     patch_language_once(monkeypatch)
     check_overflow_in_numpy(monkeypatch)
     look_up_types_quickly(monkeypatch)
 
 
 @pytest.fixture(autouse=True)
-def pointer_loads(monkeypatch):
-    """WHENCE_POINTER_LOADS=1: every test of the fused kernels loads tiles by pointers, as on GPUs without TMA."""
-    if os.environ.get("WHENCE_POINTER_LOADS") == "1":
-        from whence.attention.fused import packing
+def tile_loads(monkeypatch):
+    """Tests of the fused kernels load short sequences by TMA, too; with WHENCE_POINTER_LOADS=1, all tiles by pointers."""
+    from whence.attention.fused import ops, packing, tile_configs
 
+    ops.operator_facts.kept.clear()  # a test may change how tiles are loaded
+    monkeypatch.setattr(tile_configs, "FEW_PAIRS", 0)
+    if os.environ.get("WHENCE_POINTER_LOADS") == "1":
         monkeypatch.setattr(packing, "has_tma", lambda device: False)
 
 
@@ -198,6 +201,31 @@ def check_addresses(monkeypatch):
     checked("create_masked_load", 0, 1)
     checked("create_masked_store", 0, 2)
     checked("create_atomic_rmw", 1, 3)
+
+
+def check_specialization(monkeypatch):
+    """Raise if a launch is reused for arguments for which Triton would compile another kernel; ``DirectLaunch`` does not check."""
+    from whence.attention.fused.direct_launch import DirectLaunch
+
+    call, seen = DirectLaunch.__call__, {}
+
+    def compiled_for(x, specialize=True):
+        if isinstance(x, torch.Tensor):
+            return x.dtype, x.data_ptr() % 16
+        if isinstance(x, tuple):
+            return tuple(compiled_for(item) for item in x)
+        if isinstance(x, int):
+            return abs(x) >= 2**31, specialize and (x == 1, x % 16 == 0)
+        return (x.base.dtype, tuple(x.block_shape)) if hasattr(x, "block_shape") else getattr(x, "value", type(x))
+
+    def check(launch, programs, *arguments):
+        unspecialized = launch.kernel.kwargs.get("do_not_specialize") or ()
+        named = zip(launch.kernel.arg_names, arguments, strict=False)
+        facts = {name: compiled_for(x, name not in unspecialized) for name, x in named}
+        assert seen.setdefault(launch, facts) == facts, f"{launch.kernel.__name__} needs another compiled kernel"
+        call(launch, programs, *arguments)
+
+    monkeypatch.setattr(DirectLaunch, "__call__", check)
 
 
 def patch_language_once(monkeypatch):

@@ -5,8 +5,23 @@ import torch
 from reference_comparison import check_against_reference, perturb, random_inputs
 from test_kernels_on_gpu import arguments, poison
 
-from whence import Alibi, Epar, Kerple, KVCache, NoPosition, PowerPrior, Rotary, T5Bias, attend
-from whence.attention.fused import eager, packing
+from whence import (
+    Alibi,
+    Epar,
+    Fire,
+    ForgetGate,
+    Kerple,
+    KVCache,
+    NoPosition,
+    PowerPrior,
+    Rotary,
+    Shaw,
+    Sink,
+    SwinBias,
+    T5Bias,
+    attend,
+)
+from whence.attention.fused import eager, packing, tile_configs
 from whence.position.rotary_scaling import Yarn
 
 pytestmark = [
@@ -39,10 +54,8 @@ CASES = [
 
 @pytest.fixture(params=["pointers", "TMA"])
 def plans(request, monkeypatch):
-    from whence.attention.fused import eager_plan
-
     monkeypatch.setattr(eager, "ENABLED", True)
-    monkeypatch.setattr(eager_plan, "FEW_PAIRS", 2**40 if request.param == "pointers" else 0)
+    monkeypatch.setattr(tile_configs, "FEW_PAIRS", 2**40 if request.param == "pointers" else 0)
 
 
 @pytest.mark.usefixtures("plans")
@@ -90,6 +103,43 @@ def test_cached_steps_equal_one_pass(name):
         pieces = zip(*(x.split([600, 50, 1, 1, 1, 1, 2, 2, 42], 2) for x in (q, k, v)), strict=True)
         steps = [attend(*piece, position=position, causal=True, backend="triton", cache=cache) for piece in pieces]
     torch.testing.assert_close(torch.cat(steps, 2), whole, rtol=2**-6, atol=2**-6)
+
+
+OPERATOR = {
+    "Epar, T5Bias and Sink": lambda: Epar(HEADS, context=64, learnable=True) + T5Bias(HEADS, std=1.0) + Sink(HEADS),
+    "Alibi": lambda: Alibi(HEADS, learnable=True),
+    "Epar, query": lambda: Epar(HEADS, length="query", learnable=True),
+    "Fire": lambda: Fire(HEADS),
+    "Shaw": lambda: Shaw(64, clip=5, value_dim=64),
+    "SwinBias": lambda: SwinBias(HEADS, (9, 37)),
+    "ForgetGate": lambda: ForgetGate(64, HEADS, form="bias"),
+}
+
+
+@pytest.mark.parametrize("pairs", [0, 2**40], ids=["TMA", "pointers"])
+@pytest.mark.parametrize("name", OPERATOR)
+def test_the_operator_repeats_its_launches(name, pairs, monkeypatch):
+    """Triton binds the arguments of the first call; later ones, and compiled ones, launch the compiled kernels directly."""
+    monkeypatch.setattr(eager, "ENABLED", False)
+    monkeypatch.setattr(tile_configs, "FEW_PAIRS", pairs)
+    position = perturb(OPERATOR[name]()).cuda()
+    *tensors, grad_out = random_inputs(2, HEADS, 2, 333, 333, 64, 64, dtype=torch.bfloat16, device="cuda")
+    leaves = [x.requires_grad_() for x in tensors]
+
+    def forward(q, k, v):
+        clock = position.clock(k[:, 0]) if "clock" in position.effects else None
+        return attend(q, k, v, position=position, clock=clock, causal=True, backend="triton")
+
+    def results(function):
+        out = function(*leaves)
+        return [out, *torch.autograd.grad(out, [*leaves, *position.parameters()], grad_out)]
+
+    first = results(forward)
+    for function in (forward, forward, torch.compile(forward, fullgraph=True)):
+        poison()
+        for x, y in zip(results(function), first, strict=True):
+            size = y.double().square().mean().sqrt()
+            assert (x.double() - y.double()).square().mean().sqrt() <= 2**-8 * size  # atomics add in any order
 
 
 def test_launches(monkeypatch):

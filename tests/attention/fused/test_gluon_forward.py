@@ -97,7 +97,6 @@ def chosen(monkeypatch, interpreted):
 
     monkeypatch.setattr(launch, "forward", stop_forward)
     monkeypatch.setattr(eager_plan.Plan, "run", stop_plan)
-    monkeypatch.setattr(eager_plan, "FEW_PAIRS", 0)
     monkeypatch.setattr(packing, "is_hopper", lambda device: True)
     monkeypatch.setattr(gluon_launch, "ENABLED", True)
     return choices
@@ -224,7 +223,6 @@ def launches(monkeypatch):
     counted, arguments = [], gluon_launch.arguments
     monkeypatch.setattr(gluon_launch, "ENABLED", True)
     monkeypatch.setattr(gluon_launch, "arguments", lambda *a: counted.append(1) or arguments(*a))
-    monkeypatch.setattr(eager_plan, "FEW_PAIRS", 0)
     return counted
 
 

@@ -10,6 +10,7 @@ from reference_comparison import perturb, random_inputs, random_tensors
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, SwinBias, T5Bias, WhenceError, attend, explain
+from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import (
     NUM_ARGUMENTS,
     NUM_TENSORS,
@@ -206,7 +207,7 @@ COMPILED = {
 
 @pytest.mark.usefixtures("interpreted", "fresh_compiler")
 @pytest.mark.parametrize("case", COMPILED)
-def test_compiled_equals_eager(case):
+def test_compiled_equals_eager(case, monkeypatch):
     make, options = COMPILED[case]
     position = make() if make() is None else perturb(make())
     *tensors, grad_out = random_inputs(2, HEADS, 1, 20, 20, 16, 24)
@@ -215,13 +216,25 @@ def test_compiled_equals_eager(case):
     def function(q, k, v):
         return attend(q * 1.0, k, v, position=position, backend="triton", **options)
 
-    results = []
+    results, launches = [], []
+    launch = DirectLaunch.__call__
+
+    def record(self, programs, *arguments):
+        numbers = [x for x in arguments if isinstance(x, int | float)]
+        launches[-1].append((self, self.kernel.__name__, programs, numbers, self.constants, self.options))
+        launch(self, programs, *arguments)
+
+    monkeypatch.setattr(DirectLaunch, "__call__", record)
     for call in (function, torch.compile(function, backend="aot_eager", fullgraph=True)):
         leaves = [x.clone().requires_grad_() for x in tensors]
+        launches.append([])
         out = call(*leaves)
         results.append([out, *torch.autograd.grad(out, [*leaves, *parameters], grad_out)])
     for eager, compiled in zip(*results, strict=True):
         torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)
+    first, second = launches  # the same launches, which the eager call has kept
+    assert first == second
+    assert len(first) >= 3
 
 
 @pytest.mark.usefixtures("interpreted", "fresh_compiler")

@@ -14,6 +14,8 @@ factor of two of each other), and the rests are small. Keys are stored with the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -25,14 +27,17 @@ CLOCK_BLOCK = 128  # every tile lies within a block
 BY_BLOCK, EXACT = tl.constexpr(1), tl.constexpr(2)  # values of the compile-time argument CLOCK; 0 for no clock
 
 
-def split_clock(sums: Tensor, scale: float, clock: int) -> Tensor:
-    """Bases and rests of scaled running sums ``[B, H, n]`` in float64: float32 ``[B, H, 2, padded_length(n)]``."""
+def split_clock(sums: Tensor, scale: float, clock: int, launch: Callable[..., None]) -> Tensor:
+    """Bases and rests of scaled running sums ``[B, H, n]`` in float64: float32 ``[B, H, 2, padded_length(n)]``.
+
+    ``launch``: see ``DeviceCall.launch``.
+    """
     batch, heads, n = sums.shape
     split = torch.empty(batch, heads, 2, padded_length(n), dtype=torch.float32, device=sums.device)
     blocks = split.shape[3] // CLOCK_BLOCK
-    split_clock_kernel[(batch * heads * blocks,)](
-        sums, split, heads, n, blocks, *sums.stride(), scale, CLOCK=clock, BLOCK=CLOCK_BLOCK
-    )
+    strides, constants = sums.stride(), {"CLOCK": clock, "BLOCK": CLOCK_BLOCK}
+    arguments = (sums, split, heads, n, blocks, *strides, scale)
+    launch(split_clock_kernel, batch * heads * blocks, arguments, constants, variant=(strides, sums.data_ptr() % 16))
     return split
 
 

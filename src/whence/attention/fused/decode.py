@@ -7,6 +7,7 @@ are read once. A second kernel combines the partial softmax results. The time is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -233,17 +234,22 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     splits = split_keys(call.q_len, call.kv_len, m.q_offset, m.causal, m.window, tile.block_n, most)
     partial_out = lse.new_empty(call.batch, call.heads, call.q_len, splits.count, call.block_dv)
     partial_max, partial_sum = (lse.new_empty(call.batch, call.heads, call.q_len, splits.count) for _ in range(2))
-    split_k_kernel[(call.batch * call.kv_heads * splits.count,)](
+    arguments: tuple[Any, ...] = (
         call.q, call.describe(call.k, tile.block_n, call.block_d), call.describe(call.v, tile.block_n, call.block_dv),
         partial_out, partial_max, partial_sum, call.table_argument, call.slope, *call.clocks, *call.segment_ids,
         call.content_table, call.heads, call.q_len, call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride,
         call.qk_scale,
         *call.q.stride()[:3], call.head_dim, splits.low, splits.high, splits.keys, splits.count, call.softmax.dropout,
-        call.seed, BLOCK_M=rows, BLOCK_N=tile.block_n, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
+        call.seed,
     )  # fmt: skip
-    combine_kernel[(call.batch * call.heads * call.q_len,)](
+    constants = {"BLOCK_M": rows, "BLOCK_N": tile.block_n, "NUM_STAGES": tile.num_stages, **call.flags}
+    call.launch(split_k_kernel, call.batch * call.kv_heads * splits.count, arguments, constants, tile)
+    arguments = (
         partial_out, partial_max, partial_sum, call.sink, out, lse, call.heads, call.q_len, padded_length(call.q_len),
         splits.count, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
-        HAS_SINK=call.effects.sink is not None, HAS_FACTORS=call.has_factors, FILL_LSE=False,
-        BLOCK_SPLITS=max(2, next_power_of_two(splits.count)), BLOCK_DV=call.block_dv,
     )  # fmt: skip
+    constants = {
+        "HAS_SINK": call.effects.sink is not None, "HAS_FACTORS": call.has_factors, "FILL_LSE": False,
+        "BLOCK_SPLITS": max(2, next_power_of_two(splits.count)), "BLOCK_DV": call.block_dv,
+    }  # fmt: skip
+    call.launch(combine_kernel, call.batch * call.heads * call.q_len, arguments, constants)

@@ -16,10 +16,11 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from whence.attention.fused import packing
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
+from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
 from whence.attention.fused.row_tables import COORDINATES
-from whence.attention.fused.tile_configs import max_head_dim
+from whence.attention.fused.tile_configs import TileConfig, loads_by_tma, max_head_dim
 from whence.errors import usage_error
 
 MAX_SLOPE = 160.0  # base-2 logits per step of distance: 2 ** -160 is below the smallest float32
@@ -27,59 +28,99 @@ SEGMENT_BLOCK = 64  # tokens per step of the ranges of blocks
 PADDING_ID = torch.iinfo(torch.int64).min
 
 
-class DeviceCall:
-    """A ``FusedCall`` ready for launching kernels.
+class CallFacts:
+    """What the signature of a call decides: sizes, scales, compile-time flags; and its launches, which later calls reuse.
+
+    It holds no tensor. ``q``, ``k`` and ``v`` are aligned.
 
     Attributes:
         group_size: query heads per key head.
         block_d, block_dv: head dimensions of q, k and of v, padded to powers of two; max_block_d is the larger one.
         qk_scale, logit_scale: turn ``q . k``, and a bias, into base-2 logits.
+        qk_grad_scale: turns the gradient of a logit, times the score scale in the table, into the gradient of ``q . k``.
+        table_entries: the number of distances in the table, and table_stride with its padding.
+        clock: how kernels compute the bias of a clock; see ``clock_terms``. 0 for none.
+        sizes: the integer arguments of most kernels, from ``batch`` to ``table_stride``.
+        flags: the compile-time arguments of most kernels.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, call: FusedCall) -> None:
+        e, m, softmax = call.effects, call.mask, call.softmax
+        self.device, self.element_size = q.device, q.element_size()
+        self.has_factors = call.has_factors
+        self.batch, self.heads, self.q_len, self.head_dim = q.shape
+        self.kv_heads, self.kv_len, self.value_dim = k.shape[1], k.shape[2], v.shape[3]
+        self.group_size = self.heads // self.kv_heads
+        self.block_d, self.block_dv = (max(16, next_power_of_two(dim)) for dim in (self.head_dim, self.value_dim))
+        self.max_block_d = max(self.block_d, self.block_dv)
+        self.logit_scale = LOG2E / softmax.temperature
+        self.qk_scale = softmax.scale * LOG2E / softmax.temperature
+        self.qk_grad_scale = math.log(2) if e.has_score_scale else softmax.scale / softmax.temperature
+        self.has_padding_rows = padded_length(self.q_len) != self.q_len
+        self.has_row_tables = e.content_table is not None or e.value_entries > 0
+        self.has_segments = m.key_mask is not None or m.q_segment_ids is not None
+        self.table_stride = 0 if e.table is None else e.table.shape[1]
+        self.table_entries = self.table_stride - 2 * TABLE_PADDING
+        self.clock = 0 if e.q_clock is None else EXACT.value if self.has_factors else BY_BLOCK.value
+        pairs = None if self.has_row_tables or e.num_knots >= 0 else self.batch * self.heads * self.q_len * self.kv_len
+        self.has_tma = loads_by_tma(self.device, pairs, self.max_block_d, self.element_size)
+        largest = max_head_dim(self.has_tma, packing.shared_memory(self.device), self.element_size)
+        if self.max_block_d > largest:  # refused earlier, except in a compiled call, which does not ask the device
+            raise usage_error(
+                "attend(backend='triton')", f"head dimension {max(self.head_dim, self.value_dim)} in {q.dtype}",
+                f"the shared memory of this GPU holds tiles of head dimensions up to {largest}",
+                "pass backend='blockwise', or compute in bfloat16",
+            )  # fmt: skip
+        self.sizes = (
+            self.batch, self.heads, self.q_len, padded_length(self.q_len), self.kv_len, m.q_offset, e.first_distance,
+            m.window or 0, self.table_stride,
+        )  # fmt: skip
+        # float32 inputs: three tf32 products keep float32 precision, unless torch allows tf32
+        exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
+        self.flags: dict[str, Any] = {
+            "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
+            "HAS_SCORE_SCALE": e.has_score_scale, "HAS_BIAS": e.has_bias, "HAS_SLOPE": e.slope is not None, "CLOCK": self.clock,
+            "CAUSAL": m.causal, "HAS_WINDOW": m.window is not None, "HAS_SEGMENTS": self.has_segments,
+            "HAS_DROPOUT": softmax.dropout > 0, "INPUT_PRECISION": "tf32x3" if exact else "tf32",
+        }  # fmt: skip
+        self.launches: dict[tuple[Any, ...], DirectLaunch] = {}
+
+
+class DeviceCall(CallFacts):
+    """A ``FusedCall`` ready for launching kernels.
+
+    Attributes:
         table: score scale and bias for base-2 logits, interleaved: ``[H, table_stride, 1 or 2]``.
         dummy: passed for tensors that a kernel does not read.
     """
 
-    def __init__(self, call: FusedCall) -> None:
+    def __init__(self, call: FusedCall, facts: CallFacts | None = None) -> None:
         self.q, self.k, self.v = align(call.q), align(call.k), align(call.v)
+        facts = CallFacts(self.q, self.k, self.v, call) if facts is None else facts
+        self.facts = facts
+        self.__dict__.update(facts.__dict__)
         self.effects, self.mask, self.softmax = call.effects, call.mask, call.softmax
-        self.has_factors = call.has_factors
-        self.batch, self.heads, self.q_len, self.head_dim = self.q.shape
-        self.kv_heads, self.kv_len, self.value_dim = self.k.shape[1], self.k.shape[2], self.v.shape[3]
-        self.group_size = self.heads // self.kv_heads
-        self.block_d, self.block_dv = (max(16, next_power_of_two(dim)) for dim in (self.head_dim, self.value_dim))
-        self.max_block_d = max(self.block_d, self.block_dv)
-        self.logit_scale = LOG2E / self.softmax.temperature
-        self.qk_scale = self.softmax.scale * LOG2E / self.softmax.temperature
         self.seed = 0 if self.softmax.seed is None else int(self.softmax.seed)
-        # float32 inputs: three tf32 products keep float32 precision, unless torch allows tf32
-        exact = self.q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
-        self.input_precision = "tf32x3" if exact else "tf32"
         self.dummy = self.q.new_empty(1, dtype=torch.float32)
         table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
         self.table = self.dummy if table is None else table
-        self.table_stride = 0 if table is None else table.shape[1]
         self.function = None if self.effects.num_knots < 0 else call.gradients.parameters
-        self.has_tma = packing.has_tma(self.q.device)
-        largest = max_head_dim(self.has_tma, packing.shared_memory(self.q.device), self.q.element_size())
-        if self.max_block_d > largest:  # refused earlier, except in a compiled call, which does not ask the device
-            raise usage_error(
-                "attend(backend='triton')", f"head dimension {max(self.head_dim, self.value_dim)} in {self.q.dtype}",
-                f"the shared memory of this GPU holds tiles of head dimensions up to {largest}",
-                "pass backend='blockwise', or compute in bfloat16",
-            )  # fmt: skip
         self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
 
-    @property
-    def has_padding_rows(self) -> bool:
-        return padded_length(self.q_len) != self.q_len
+    def launch(
+        self, kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any], tile: TileConfig | None = None, *,
+        variant: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
+        """Launch a kernel. Triton binds the arguments of the first launch of the signature, later ones reuse the compiled kernel.
 
-    @property
-    def has_row_tables(self) -> bool:
-        return self.effects.content_table is not None or self.effects.value_entries > 0
-
-    @property
-    def table_entries(self) -> int:
-        """The number of distances in the table."""
-        return self.table_stride - 2 * TABLE_PADDING
+        ``variant``: what else Triton may compile for, such as the strides of tensors that are no argument of the call.
+        """
+        key = (kernel.__name__, *variant, *constants.values())
+        launch = self.launches.get(key)
+        if launch is None:
+            options = {} if tile is None else tile.options
+            launch = self.launches[key] = DirectLaunch(kernel, constants, options, self.device)
+        launch(programs, *arguments)
 
     @property
     def table_argument(self) -> Any:
@@ -90,7 +131,7 @@ class DeviceCall:
 
     @cached_property
     def segments(self) -> Segments | None:
-        if self.mask.key_mask is None and self.mask.q_segment_ids is None:
+        if not self.has_segments:
             return None
         return Segments(self.batch, self.q_len, self.kv_len, self.q.device, self.mask)
 
@@ -117,11 +158,6 @@ class DeviceCall:
         # a steeper slope gives weight 0 in any precision, but its query and key parts would cancel with large errors
         return (self.effects.slope * self.logit_scale).float().clamp(-MAX_SLOPE, MAX_SLOPE).contiguous()
 
-    @property
-    def clock(self) -> int:
-        """How kernels compute the bias of a clock; see ``clock_terms``. 0 for none."""
-        return 0 if self.effects.q_clock is None else EXACT.value if self.has_factors else BY_BLOCK.value
-
     @cached_property
     def clocks(self) -> tuple[Tensor, Tensor]:
         """Base-2 running sums at queries and, with the opposite sign, at keys; see ``clock_terms``."""
@@ -129,7 +165,8 @@ class DeviceCall:
         if q_clock is None or k_clock is None:
             return self.dummy, self.dummy
         scale = self.logit_scale
-        return split_clock(q_clock, scale, self.clock), split_clock(k_clock, -scale, self.clock)
+        q_split = split_clock(q_clock, scale, self.clock, self.launch)
+        return q_split, split_clock(k_clock, -scale, self.clock, self.launch)
 
     @cached_property
     def content_table(self) -> Any:
@@ -158,31 +195,6 @@ class DeviceCall:
     @cached_property
     def sink(self) -> Tensor:
         return self.dummy.expand(1, 1, 1) if self.effects.sink is None else self.effects.sink
-
-    @property
-    def qk_grad_scale(self) -> float:
-        """Turns the gradient of a logit, times the score scale in the table, into the gradient of ``q . k``."""
-        return math.log(2) if self.effects.has_score_scale else self.softmax.scale / self.softmax.temperature
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The integer arguments of most kernels, from ``batch`` to ``table_stride``."""
-        m = self.mask
-        return (
-            self.batch, self.heads, self.q_len, padded_length(self.q_len), self.kv_len, m.q_offset,
-            self.effects.first_distance, m.window or 0, self.table_stride,
-        )  # fmt: skip
-
-    @property
-    def flags(self) -> dict[str, Any]:
-        """The compile-time arguments of most kernels."""
-        e, m = self.effects, self.mask
-        return {
-            "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
-            "HAS_SCORE_SCALE": e.has_score_scale, "HAS_BIAS": e.has_bias, "HAS_SLOPE": e.slope is not None, "CLOCK": self.clock,
-            "CAUSAL": m.causal, "HAS_WINDOW": m.window is not None, "HAS_SEGMENTS": self.segments is not None,
-            "HAS_DROPOUT": self.softmax.dropout > 0, "INPUT_PRECISION": self.input_precision,
-        }  # fmt: skip
 
     def describe(self, x: Tensor, rows: int, block_d: int) -> Any:
         """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from whence.attention.fused import gluon_launch, packing, tile_configs
+from whence.attention.fused import gluon_launch, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.decode import combine_kernel, max_splits, split_k_kernel, split_keys
@@ -48,8 +48,6 @@ from whence.position.t5 import T5Bias
 if TYPE_CHECKING:
     from whence.attention.fused.eager import EagerCall
 
-#: pairs of query and key up to which the host is slower than the device; TMA descriptors, which cost host time, pay off above
-FEW_PAIRS = 2**26
 Saved = tuple[Tensor, ...]
 
 
@@ -80,11 +78,8 @@ class Plan:
         self.rotation = None if call.rotary is None else Rotation(call.rotary, self.head_dim, self.device)
         exact = not self.half_precision and torch.backends.cuda.matmul.fp32_precision in ("none", "ieee")
         keys = k.shape[2] if a.cache is None else a.cache.capacity  # type: ignore[attr-defined]
-        few_pairs = self.batch * self.heads * self.q_len * keys <= FEW_PAIRS
-        fits = self.max_block_d <= tile_configs.max_head_dim(
-            False, packing.shared_memory(self.device), self.element_size
-        )
-        self.has_tma = packing.has_tma(self.device) and not (few_pairs and fits)
+        pairs = self.batch * self.heads * self.q_len * keys
+        self.has_tma = tile_configs.loads_by_tma(self.device, pairs, self.max_block_d, self.element_size)
         self.flags: dict[str, Any] = {
             "GROUP_SIZE": self.group_size, "BLOCK_D": self.block_d, "BLOCK_DV": self.block_dv,
             "HAS_SCORE_SCALE": tables.has_score_scale, "HAS_BIAS": tables.has_bias, "HAS_SLOPE": self.has_slope, "CLOCK": 0,

@@ -72,6 +72,11 @@ class GradientsOfRows(NamedTuple):
     sums: Any  # gradient of the sums of the weights
     delta: Tensor  # [B, H, T], the products of the sums and their gradient
 
+    @property
+    def facts(self) -> tuple[bool, int | None]:
+        """Which of them there are, and the alignment of the one that the caller allocated."""
+        return isinstance(self.content, tuple), self.sums[0].data_ptr() % 16 if isinstance(self.sums, tuple) else None
+
 
 def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The output, the log-sum-exp (see ``packing.lse_shape``), ``max_distance`` for the backward pass, and the sums of the
@@ -96,19 +101,22 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return out, lse, call.q.new_empty(0, dtype=torch.int32), slots
     max_distance = block_skipping.max_distances(call)
     tile = tile_configs.forward_config(
-        call.max_block_d, call.q.element_size(), call.table_stride > 0, call.q_len, call.has_tma, call.has_row_tables
+        call.max_block_d, call.element_size, call.table_stride > 0, call.q_len, call.has_tma, call.has_row_tables
     )
     blocks = ceil_div(call.q_len, tile.block_m)
-    forward_kernel[(blocks * call.batch * call.heads,)](
+    arguments = (
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(out, tile.block_m, call.block_dv),
         lse, call.table_argument, call.slope, *call.clocks, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
         max_distance if max_distance.numel() else call.dummy, call.content_table,
         call.sums_argument(slots) if entries else call.dummy, *call.sizes, call.qk_scale, call.logit_scale,
         *call.sink.stride(), call.softmax.dropout, call.seed,
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, HAS_SINK=call.effects.sink is not None,
-        SKIP_BLOCKS=max_distance.numel() > 0, NUM_STAGES=tile.num_stages, **call.flags, **tile.options,
     )  # fmt: skip
+    constants = {
+        "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "HAS_SINK": call.effects.sink is not None,
+        "SKIP_BLOCKS": max_distance.numel() > 0, "NUM_STAGES": tile.num_stages, **call.flags,
+    }  # fmt: skip
+    call.launch(forward_kernel, blocks * call.batch * call.heads, arguments, constants, tile)
     return out, lse, max_distance, sum_weights(call, slots, lse) if entries else slots
 
 
@@ -225,9 +233,13 @@ def scale_rows(call: DeviceCall, grad_out: Tensor, factor: Tensor) -> Tensor:
     weights and grad_out, so the factor may multiply either one.
     """
     scaled = torch.empty_like(grad_out)
-    scale_rows_kernel[(ceil_div(call.q_len, SCALED_ROWS) * call.batch * call.heads,)](
+    arguments = (
         call.describe(grad_out, SCALED_ROWS, call.block_dv), call.describe(scaled, SCALED_ROWS, call.block_dv), factor,
-        call.heads, call.q_len, padded_length(call.q_len), BLOCK_M=SCALED_ROWS, BLOCK_DV=call.block_dv,
+        call.heads, call.q_len, padded_length(call.q_len),
+    )  # fmt: skip
+    call.launch(
+        scale_rows_kernel, ceil_div(call.q_len, SCALED_ROWS) * call.batch * call.heads, arguments,
+        {"BLOCK_M": SCALED_ROWS, "BLOCK_DV": call.block_dv}, variant=(*grad_out.stride(), factor.data_ptr() % 16),
     )  # fmt: skip
     return scaled
 
@@ -244,7 +256,7 @@ def backward_dq(
     """dq, delta, each program's sums for the parameters, the dense table sums per sequence and head and, with a clock, the sums
     of the gradients of each query's logits."""
     tile = tile_configs.dq_config(
-        call.max_block_d, call.q.element_size(), sum(needed.num_derivatives), sum(needed.dense),
+        call.max_block_d, call.element_size, sum(needed.num_derivatives), sum(needed.dense),
         call.has_tma, has_pieces=call.effects.num_knots > 0, has_row_tables=call.has_row_tables,
     )  # fmt: skip
     blocks = ceil_div(call.q_len, tile.block_m)
@@ -260,7 +272,7 @@ def backward_dq(
         table_sums = lse.new_zeros(sum(needed.dense), call.batch, call.heads, call.table_stride)
     derivatives = call.dummy if needed.derivatives is None else needed.derivatives
     clock_sums = torch.empty_like(lse) if call.clock else None
-    backward_dq_kernel[(blocks * call.batch * call.heads,)](
+    arguments = (
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(out, tile.block_m, call.block_dv), call.describe(dq, tile.block_m, call.block_d), lse, delta,
@@ -268,16 +280,17 @@ def backward_dq(
         call.dummy if partial_sums is None else partial_sums, call.slope, *call.clocks,
         call.dummy if clock_sums is None else clock_sums, *call.segment_arguments(tile.block_m, by_query=True),
         max_distance if max_distance.numel() else call.dummy, call.content_table, *rows, *call.sizes, bias_grad_offset,
-        call.qk_scale,
-        call.qk_grad_scale,
-        call.softmax.dropout, call.seed,
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0,
-        DENSE_SCALE_GRAD=needed.dense[0], DENSE_BIAS_GRAD=needed.dense[1],
-        NUM_SCALE_DERIVS=needed.num_derivatives[0], NUM_BIAS_DERIVS=needed.num_derivatives[1],
-        DERIV_WIDTH=1 if needed.derivatives is None else needed.derivatives.shape[2],
-        SLOPE_GRAD=needed.slope, AMPLITUDE_GRAD=needed.amplitude, NUM_STAGES=tile.num_stages,
-        **call.flags, **tile.options,
+        call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,
     )  # fmt: skip
+    constants = {
+        "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "SKIP_BLOCKS": max_distance.numel() > 0,
+        "DENSE_SCALE_GRAD": needed.dense[0], "DENSE_BIAS_GRAD": needed.dense[1],
+        "NUM_SCALE_DERIVS": needed.num_derivatives[0], "NUM_BIAS_DERIVS": needed.num_derivatives[1],
+        "DERIV_WIDTH": 1 if needed.derivatives is None else needed.derivatives.shape[2],
+        "SLOPE_GRAD": needed.slope, "AMPLITUDE_GRAD": needed.amplitude, "NUM_STAGES": tile.num_stages, **call.flags,
+    }  # fmt: skip
+    variant = (*rows.facts, grad_out.stride(), out.stride(), lse.data_ptr() % 16)
+    call.launch(backward_dq_kernel, blocks * call.batch * call.heads, arguments, constants, tile, variant=variant)
     return dq, delta, partial_sums, table_sums, None if clock_sums is None else clock_sums[..., : call.q_len]
 
 
@@ -289,26 +302,29 @@ def backward_dkdv(
     has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
     by_pair = call.function is not None
     passes = tile_configs.dkdv_passes(
-        call.max_block_d, call.q.element_size(), call.has_tma, e.has_score_scale or by_pair, has_decay or by_pair,
-        has_slope or has_clock, call.segments is not None, call.has_row_tables,
+        call.max_block_d, call.element_size, call.has_tma, e.has_score_scale or by_pair, has_decay or by_pair,
+        has_slope or has_clock, call.has_segments, call.has_row_tables,
     )  # fmt: skip
     clock_sums = lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len)) if has_clock else None
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
     splits_slope = has_slope and call.group_size == 1 and not has_clock
+    constants = {
+        "SKIP_BLOCKS": max_distance.numel() > 0, "HAS_DECAY": has_decay,
+        "SPLIT_SLOPE_BITS": SPLIT_SLOPE_BITS.get(call.q.dtype, 0) if splits_slope else 0, **call.flags,
+    }  # fmt: skip
+    variant = (*rows.facts, grad_out.stride(), lse.data_ptr() % 16)
     for part, tile in passes:
-        backward_dkdv_kernel[(ceil_div(call.kv_len, tile.block_n) * call.batch * call.kv_heads,)](
+        arguments = (
             call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
             call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
             call.describe(dk, tile.block_n, call.block_d), call.describe(dv, tile.block_n, call.block_dv), lse, delta,
             call.table_argument, call.content_table, rows.sums, call.slope, call.dummy if e.decay is None else e.decay,
-            *call.clocks,
-            call.dummy if clock_sums is None else clock_sums,
+            *call.clocks, call.dummy if clock_sums is None else clock_sums,
             *call.segment_arguments(tile.block_n, by_query=False),
             max_distance if max_distance.numel() else call.dummy,
             *call.sizes, call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,
-            BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, SKIP_BLOCKS=max_distance.numel() > 0,
-            NUM_STAGES=tile.num_stages, HAS_DECAY=has_decay, PART=part,
-            SPLIT_SLOPE_BITS=SPLIT_SLOPE_BITS.get(call.q.dtype, 0) if splits_slope else 0,
-            **call.flags, **tile.options,
         )  # fmt: skip
+        programs = ceil_div(call.kv_len, tile.block_n) * call.batch * call.kv_heads
+        own = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "NUM_STAGES": tile.num_stages, "PART": part}
+        call.launch(backward_dkdv_kernel, programs, arguments, own | constants, tile, variant=variant)
     return dk, dv, None if clock_sums is None else clock_sums[..., : call.kv_len]

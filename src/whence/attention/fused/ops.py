@@ -1,12 +1,14 @@
 """Fused attention as torch operators with gradients. The kernels are imported when an operator first runs.
 
 The operators are registered directly and not through ``torch.library.custom_op``: its wrappers cost as much host time
-per call as a short sequence costs on the device.
+per call as a short sequence costs on the device. A compiled graph calls them with tensors and numbers alone, so what they
+work out once per signature is kept by their registration and not by a position; see ``OperatorFacts``.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -29,6 +31,11 @@ from whence.attention.fused.packing import (
     lse_shape,
 )
 
+if TYPE_CHECKING:
+    from whence.attention.fused.device_call import CallFacts, DeviceCall
+
+MAX_SIGNATURES = 256  # with more, lengths vary so much that a signature is seldom found again
+
 library = torch.library.Library("whence", "FRAGMENT")
 library.define(f"fused_attention({SCHEMA}) -> (Tensor, Tensor, Tensor, Tensor)")
 # needed: whether gradients of table, slope, sink, parameters, the clocks at queries and keys and the content table are needed
@@ -48,14 +55,53 @@ def fused_attention(call: FusedCall) -> tuple[Tensor, Tensor]:
 # --- on the device -------------------------------------------------------------------------------------------------
 
 
+class OperatorFacts:
+    """Sizes and launches of the operator's calls by signature: everything that Triton compiles for. No tensor is kept."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[Any, ...], CallFacts] = {}
+
+    def describe(self, call: FusedCall, arguments: tuple[Any, ...]) -> DeviceCall:
+        """The call on the device; ``arguments`` are its flat form."""
+        from whence.attention.fused import device_call
+
+        key: list[Any] = [arguments[NUM_TENSORS:], call.q.device]
+        for x in arguments[: NUM_TENSORS - 1]:  # the seed is read as a number
+            if x is None:
+                key.append(None)
+            else:
+                key += (x.shape, x.stride(), x.dtype, x.data_ptr() % 16)
+        if call.q.dtype is torch.float32:
+            key.append(torch.backends.cuda.matmul.fp32_precision)
+        signature = tuple(key)
+        facts = self.kept.get(signature)
+        if facts is not None:
+            return device_call.DeviceCall(call, facts)
+        on_device = device_call.DeviceCall(call)
+        if len(self.kept) >= MAX_SIGNATURES:
+            self.kept.clear()
+        self.kept[signature] = on_device.facts
+        return on_device
+
+
+operator_facts = OperatorFacts()
+
+
+def _device_of(q: Tensor) -> AbstractContextManager[object]:
+    """Kernels run on the current device, which may differ from that of q."""
+    if q.device.type != "cuda" or torch._C._cuda_getDevice() == q.device.index:
+        return nullcontext()
+    return torch.cuda.device(q.device)
+
+
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The output; the base-2 log-sum-exp (see ``lse_shape``); the largest distance per head (empty: all distances); the sums of
     the weights by distance (empty: none)."""
     from whence.attention.fused import launch
 
     call = FusedCall.unflatten(arguments)
-    with torch.cuda.device_of(call.q):  # kernels run on the current device, which may differ from that of q
-        on_device = launch.DeviceCall(call)
+    with _device_of(call.q):
+        on_device = operator_facts.describe(call, arguments)
         out, lse, max_distance, weight_sums = launch.forward(on_device)
     if on_device.q is not call.q or on_device.v is not call.v:
         out = _copy_into(empty_output(call.q, call.v), out)
@@ -74,8 +120,8 @@ def _backward(
 
     *arguments, needed = rest
     call = FusedCall.unflatten(tuple(arguments))
-    with torch.cuda.device_of(call.q):
-        on_device = launch.DeviceCall(call)
+    with _device_of(call.q):
+        on_device = operator_facts.describe(call, tuple(arguments))
         selected = launch.select_gradients(call.effects, call.gradients, needed)
         dq, dk, dv, delta, sums, d_table, q_sums, k_sums, d_content = launch.backward(
             on_device, align(grad_out), grad_sums, align(out), lse, max_distance, weight_sums, selected

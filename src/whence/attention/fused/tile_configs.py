@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from whence.attention.fused import packing
 
 MAX_HEAD_DIM = 256
 LONG_QUERIES = 4096  # number of queries above which a large tile is faster
 BOTH, ONLY_DV, ONLY_DK = 0, 1, 2  # what a pass of the kernel for dk and dv computes
+#: pairs of query and key up to which the host is slower than the device; TMA descriptors, which cost host time, pay off above
+FEW_PAIRS = 2**26
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,14 @@ def max_head_dim(has_tma: bool, shared_memory: int, element_size: int) -> int:
         return MAX_HEAD_DIM
     half = MAX_HEAD_DIM if shared_memory >= 163 * 1024 else MAX_HEAD_DIM // 2
     return half // 2 if element_size == 4 else half
+
+
+def loads_by_tma(device: torch.device, pairs: int | None, block_d: int, element_size: int) -> bool:
+    """Whether a call loads tiles by TMA. ``pairs`` of query and key; None: too few is no reason against it."""
+    if not packing.has_tma(device):
+        return False
+    few = pairs is not None and pairs <= FEW_PAIRS
+    return not (few and block_d <= max_head_dim(False, packing.shared_memory(device), element_size))
 
 
 def forward_config(
