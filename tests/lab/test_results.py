@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +104,15 @@ def test_records_alone_are_enough_for_a_second_report(folder, findings, monkeypa
     assert results.collect_study(STUDY, tmp_path) == findings
     (tmp_path / "observations.json").unlink()
     assert results.collect_study(STUDY, tmp_path)["observations"] is None  # without weights either
+
+
+def test_a_packed_study_stays_as_it_is(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "study", ignore=shutil.ignore_patterns("task.json"))
+    packed = shutil.make_archive(str(tmp_path / "study"), "zip", tmp_path / "study")
+    shutil.rmtree(tmp_path / "study")
+    before = Path(packed).read_bytes()
+    assert results.collect_study(STUDY, tmp_path / "study")["arms"]
+    assert list(tmp_path.iterdir()) == [Path(packed)] and Path(packed).read_bytes() == before
 
 
 def test_a_study_that_is_not_finished_is_looked_at_anew(folder, tmp_path):

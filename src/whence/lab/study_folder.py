@@ -57,10 +57,12 @@ def write_spec(study: Study, folder: Path, planned: str | None = None) -> None:
 def task_facts(study: Study, folder: Path, task: tasks.Task | None = None) -> dict[str, Any]:
     """What a report needs to know about the task, stored beside the records so that a report does not need the data."""
     path = folder / "task.json"
-    if not records.exists(path):
-        known = task or load_task(study)
-        records.write(path, {"hash": study.hash, **known.facts()})
-    return records.read(path)
+    if records.exists(path):
+        return records.read(path)
+    facts = {"hash": study.hash, **(task or load_task(study)).facts()}
+    if folder.is_dir() or not records.exists(folder / "study.json"):  # a packed study stays as it is
+        records.write(path, facts)
+    return facts
 
 
 def write_data_facts(study: Study, folder: Path, task: tasks.Task) -> None:
