@@ -7,9 +7,11 @@ import sys
 import pytest
 import torch
 from reference_comparison import perturb, random_inputs, random_tensors
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, SwinBias, T5Bias, WhenceError, attend, explain
+from whence.attention.fused import tile_configs
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import (
     NUM_ARGUMENTS,
@@ -251,6 +253,39 @@ def test_compiles_to_one_operator():
         lambda: attend(q, k, v, position=position, causal=True, backend="triton"), fullgraph=True, backend=spy
     )()
     assert sum("whence.fused_attention" in name for name in seen) == 1
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_signatures_tell_tensors_apart(monkeypatch):
+    """A fixture checks that a reused launch fits its arguments; each of these needs another compiled kernel."""
+    monkeypatch.setattr(tile_configs, "FEW_PAIRS", 2**40)  # pointers with strides
+    position = perturb(T5Bias(HEADS, std=1.0))
+    *tensors, grad_out = random_inputs(2, HEADS, 1, 20, 20, 16, 24)
+    results = []
+    for layout in (lambda t: t, heads_last):
+        for grad_layout in (lambda t: t, heads_last):
+            leaves = [layout(x).detach().requires_grad_() for x in tensors]
+            out = attend(*leaves, position=position, causal=True, backend="triton")
+            results.append([out, *torch.autograd.grad(out, [*leaves, position.table], grad_layout(grad_out))])
+    for other in results[1:]:
+        for a, b in zip(results[0], other, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_modes_intercept_the_operator():
+    """Without a mode, the operator's implementation runs without a second turn through the dispatcher."""
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+            seen.append(str(function))
+            return function(*arguments, **(keywords or {}))
+
+    q, k, v, grad_out = (x.requires_grad_() for x in random_inputs(1, HEADS, 1, 20, 20, 16, 16))
+    with Watch():
+        attend(q, k, v, position=Alibi(HEADS), causal=True, backend="triton").backward(grad_out.detach())
+    assert {"whence.fused_attention.default", "whence.fused_attention_backward.default"} <= set(seen)
 
 
 # --- lazy import ------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ PADDING_ID = torch.iinfo(torch.int64).min
 class CallFacts:
     """What the signature of a call decides: sizes, scales, compile-time flags; and its launches, which later calls reuse.
 
-    It holds no tensor. ``q``, ``k`` and ``v`` are aligned.
+    It holds no tensor. ``q``, ``k`` and ``v`` are aligned, and those of the call if kernels can read it in place.
 
     Attributes:
         group_size: query heads per key head.
@@ -47,6 +47,7 @@ class CallFacts:
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, call: FusedCall) -> None:
         e, m, softmax = call.effects, call.mask, call.softmax
         self.device, self.element_size = q.device, q.element_size()
+        self.reads_in_place = q is call.q and k is call.k and v is call.v
         self.has_factors = call.has_factors
         self.batch, self.heads, self.q_len, self.head_dim = q.shape
         self.kv_heads, self.kv_len, self.value_dim = k.shape[1], k.shape[2], v.shape[3]
@@ -95,13 +96,15 @@ class DeviceCall(CallFacts):
     """
 
     def __init__(self, call: FusedCall, facts: CallFacts | None = None) -> None:
-        self.q, self.k, self.v = align(call.q), align(call.k), align(call.v)
+        self.q, self.k, self.v = call.q, call.k, call.v
+        if facts is None or not facts.reads_in_place:
+            self.q, self.k, self.v = align(call.q), align(call.k), align(call.v)
         facts = CallFacts(self.q, self.k, self.v, call) if facts is None else facts
         self.facts = facts
         self.__dict__.update(facts.__dict__)
         self.effects, self.mask, self.softmax = call.effects, call.mask, call.softmax
         self.seed = 0 if self.softmax.seed is None else int(self.softmax.seed)
-        self.dummy = self.q.new_empty(1, dtype=torch.float32)
+        self.dummy = self.q.new_empty((1, 1, 1), dtype=torch.float32)
         table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
         self.table = self.dummy if table is None else table
         self.function = None if self.effects.num_knots < 0 else call.gradients.parameters
@@ -192,15 +195,15 @@ class DeviceCall(CallFacts):
         first = self.effects.value_first
         return sums, first, first + self.effects.value_entries - 1, 1.0, tl.constexpr(self.effects.value_clipped)
 
-    @cached_property
+    @property
     def sink(self) -> Tensor:
-        return self.dummy.expand(1, 1, 1) if self.effects.sink is None else self.effects.sink
+        return self.dummy if self.effects.sink is None else self.effects.sink
 
     def describe(self, x: Tensor, rows: int, block_d: int) -> Any:
         """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call
         share, or a pointer with the strides of batch, head and row, and the dim."""
         if not self.has_tma:
-            return (x, x.stride(0), x.stride(1), x.stride(2), x.shape[3])
+            return (x, *x.stride()[:3], x.shape[3])
         key = (id(x), rows, block_d)  # the descriptor keeps x alive, so its id stays unique
         if key not in self._descriptors:
             # an axis of size 1 may have any stride, but TMA checks it anyway

@@ -1,7 +1,8 @@
-"""The arguments of one fused call in frozen groups, and their flat form for the operator's schema.
+"""The arguments of one fused call in groups, and their flat form for the operator's schema.
 
 A torch operator takes flat arguments. ``FusedCall.flatten`` and ``FusedCall.unflatten`` convert between the two forms;
-the order of the flat arguments is written down in this module only.
+the order of the flat arguments is written down in this module only. Nothing changes a group after it is made; the classes
+are not frozen because that would cost a microsecond for every three fields.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScoreEffects:
     """What acts on the scores.
 
@@ -52,7 +53,7 @@ class ScoreEffects:
     k_places: Tensor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass
 class EffectGradients:
     """How the gradients of the score effects are computed.
 
@@ -70,7 +71,7 @@ class EffectGradients:
     has_amplitude: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class Mask:
     """Which keys a query attends to. ``q_offset`` is the position of the first query minus that of the first key.
 
@@ -87,7 +88,7 @@ class Mask:
     skip_blocks: bool
 
 
-@dataclass(frozen=True)
+@dataclass
 class Softmax:
     """``seed`` is a scalar tensor for dropout, so that a compiled graph draws a new one in every call."""
 
@@ -97,7 +98,7 @@ class Softmax:
     seed: Tensor | None
 
 
-@dataclass(frozen=True)
+@dataclass
 class FusedCall:
     """q ``[B, H, T, D]``, k ``[B, G, S, D]``, v ``[B, G, S, E]`` and everything else one call needs."""
 

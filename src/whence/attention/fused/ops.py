@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from whence.attention.fused.fused_call import (
     EFFECT_INPUTS,
@@ -34,6 +35,7 @@ from whence.attention.fused.packing import (
 if TYPE_CHECKING:
     from whence.attention.fused.device_call import CallFacts, DeviceCall
 
+DEVICES = ("cpu", "cuda")
 MAX_SIGNATURES = 256  # with more, lengths vary so much that a signature is seldom found again
 
 library = torch.library.Library("whence", "FRAGMENT")
@@ -187,11 +189,38 @@ def _backward_shapes(
 # --- gradients -----------------------------------------------------------------------------------------------------
 
 
+def _run_below_autograd(operator: Any, implementation: Any, arguments: tuple[Any, ...], num_tensors: int) -> Any:
+    """Run an operator, at once if nothing intercepts it: torch's dispatcher would convert all arguments a second time."""
+    with torch._C._AutoDispatchBelowAutograd():
+        return (implementation if _are_plain(arguments[:num_tensors]) else operator)(*arguments)
+
+
+def _are_plain(tensors: tuple[Any, ...]) -> bool:
+    """Whether the dispatcher would call the implementation for these tensors: no mode, transform or wrapper is in the way."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        return False
+    for x in tensors:
+        if x is not None and (
+            type(x) not in (Tensor, Parameter) or x.device.type not in DEVICES or x.is_neg() or x._is_zerotensor()
+            or torch._is_functional_tensor(x)
+        ):  # fmt: skip
+            return False
+    return True
+
+
+def _compute(arguments: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _run_below_autograd(torch.ops.whence.fused_attention.default, _forward, arguments, NUM_TENSORS)
+
+
+def _compute_backward(arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    operator = torch.ops.whence.fused_attention_backward.default
+    return _run_below_autograd(operator, _backward, arguments, NUM_TENSORS + 6)
+
+
 class FusedForward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        with torch._C._AutoDispatchBelowAutograd():
-            results = torch.ops.whence.fused_attention.default(*arguments)
+        results = _compute(arguments)
         ctx.settings = arguments[NUM_TENSORS:]
         ctx.save_for_backward(*arguments[:NUM_TENSORS], *results)
         ctx.needed = list(ctx.needs_input_grad[EFFECT_INPUTS])
@@ -244,8 +273,7 @@ def _slope_and_parameter_gradients(
 def _with_gradients(*arguments: Any) -> tuple[Tensor, ...]:
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in arguments[:NUM_TENSORS]):
         return FusedForward.apply(*arguments)
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.whence.fused_attention.default(*arguments)
+    return _compute(arguments)
 
 
 class FusedBackward(torch.autograd.Function):
@@ -253,8 +281,7 @@ class FusedBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
-        with torch._C._AutoDispatchBelowAutograd():
-            return torch.ops.whence.fused_attention_backward.default(*arguments)
+        return _compute_backward(arguments)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -264,13 +291,12 @@ class FusedBackward(torch.autograd.Function):
 def _without_second_derivative(*arguments: Any) -> tuple[Tensor, ...]:
     if torch.is_grad_enabled():
         return FusedBackward.apply(*arguments)
-    with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.whence.fused_attention_backward.default(*arguments)
+    return _compute_backward(arguments)
 
 
-for _device in ("CPU", "CUDA"):
-    library.impl("fused_attention", _forward, _device)
-    library.impl("fused_attention_backward", _backward, _device)
+for _device in DEVICES:
+    library.impl("fused_attention", _forward, _device.upper())
+    library.impl("fused_attention_backward", _backward, _device.upper())
 library.impl("fused_attention", _with_gradients, "Autograd")
 library.impl("fused_attention_backward", _without_second_derivative, "Autograd")
 torch.library.register_fake("whence::fused_attention", _forward_shapes, lib=library)
