@@ -139,7 +139,7 @@ class Plan:
         seed = int(torch.randint(2**31 - 1, (), dtype=torch.int64)) if self.dropout > 0 else 0
         # a hook may depend on any tensor, so whether its output needs a gradient is known only now
         if call.needs_gradient or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
-            return PlannedAttention.apply(self, extent, ids, seed, call.arguments.q, k, v, *tensors)
+            return record(self, extent, ids, seed, call.arguments.q, k, v, *tensors)
         return self.forward(call.arguments.q, k, v, tensors, extent, ids, seed, needs_gradient=False)[0]
 
     # --- forward -------------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Plan:
         if tables.has_bias:
             grad_out = self._scale_rows(grad_out, lse)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        delta = torch.empty((self.batch, heads, self.lse_stride), dtype=torch.float32, device=self.device)
+        delta = torch.empty_like(lse)  # as large or larger, and allocated in half the time of a shape
         q_ids, k_ids, ranges = (delta, delta, delta) if ids is None else ids
         dense, learns = tables.dense(tensors), tables.learns
         tile = self.dq_tiles[sum(dense)]
@@ -247,6 +247,7 @@ class Plan:
         bias_grad_offset = self.batch * heads * stride if all(dense) else 0
         sizes = (self.batch, heads, self.q_len, self.lse_stride, kv_len, offset, first, window or 0, stride)
         facts = (window is not None, strides)
+        inputs = self._input_tiles(q, k, v, grad_out, tile)
         self._tiled(
             ("dq", *facts, dense), backward_dq_kernel, tile,
             lambda: {
@@ -256,15 +257,15 @@ class Plan:
                 "SLOPE_GRAD": learns and self.has_slope, "AMPLITUDE_GRAD": learns and tables.has_score_scale,
             },
         )(
-            blocks * self.batch * heads, self._tiles(q, tile.block_m, self.block_d),
-            self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
-            self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
+            blocks * self.batch * heads, *inputs, self._tiles(out, tile.block_m, self.block_dv),
             self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, table_sums, sums, head_values,
             delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, bias_grad_offset,
             self.qk_scale, self.qk_grad_scale, self.dropout, seed,
         )  # fmt: skip
         split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
         for part, tile in self.dkdv_passes:
+            if self.has_tma:  # pointers do not depend on the tile
+                inputs = self._input_tiles(q, k, v, grad_out, tile)
             self._tiled(
                 ("dkdv", part, *facts), backward_dkdv_kernel, tile,
                 lambda part=part: {
@@ -272,10 +273,8 @@ class Plan:
                     "SPLIT_SLOPE_BITS": split_slope, "PART": part,
                 },
             )(
-                ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, self._tiles(q, tile.block_m, self.block_d),
-                self._tiles(k, tile.block_n, self.block_d), self._tiles(v, tile.block_n, self.block_dv),
-                self._tiles(grad_out, tile.block_m, self.block_dv), self._tiles(dk, tile.block_n, self.block_d),
-                self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values,
+                ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, *inputs,
+                self._tiles(dk, tile.block_n, self.block_d), self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values,
                 delta, delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale,
                 self.dropout, seed,
             )  # fmt: skip
@@ -307,6 +306,15 @@ class Plan:
             taken = {name: value for name, value in {**self.flags, **own}.items() if name in kernel.arg_names}
             launch = self._launches[key] = self._launch(kernel, taken, tile.options)
         return launch
+
+    def _input_tiles(
+        self, q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, tile: tile_configs.TileConfig
+    ) -> tuple[Any, ...]:
+        """The tensors that both backward kernels read."""
+        return (
+            self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
+            self._tiles(v, tile.block_n, self.block_dv), self._tiles(grad_out, tile.block_m, self.block_dv),
+        )  # fmt: skip
 
     def _tiles(self, x: Tensor, rows: int, block_d: int) -> Any:
         """See ``DeviceCall.describe``."""
@@ -359,3 +367,5 @@ def _backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
 
 
 _backward_once = once_differentiable(_backward)
+#: ``PlannedAttention.apply`` without its preparation for ``torch.func``, inside which no call has a plan
+record = super(torch.autograd.Function, PlannedAttention).apply
