@@ -4,10 +4,13 @@ import pytest
 import torch
 import transformers
 import transformers.masking_utils as masking
+from functorch.compile import make_boxed_func
 from tiny_models import left_padded, tiny, tokens
+from torch._dynamo.backends.common import aot_autograd
 
 import whence
 from whence import hf
+from whence.hf.default_positions import CALL
 from whence.hf.mask_structure import MaskRequest, recognize, recognize_while_tracing
 
 POSITIONS = {
@@ -93,9 +96,31 @@ def test_packed_segments_stay_separate_in_a_compiled_model_and_other_ids_raise()
         wanted = model(ids, position_ids=packed, use_cache=False).logits
         torch.testing.assert_close(run(ids, position_ids=packed, use_cache=False).logits, wanted, **CLOSE)
         assert not torch.allclose(wanted[:, 5:], model(ids, use_cache=False).logits[:, 5:], atol=1e-3)
+        torch.testing.assert_close(run(ids, use_cache=False).logits, model(ids, use_cache=False).logits, **CLOSE)
+        torch.testing.assert_close(run(ids, position_ids=packed, use_cache=False).logits, wanted, **CLOSE)
         skipping = torch.tensor([[0, 1, 2, 3, 40, 41, 42, 43, 44, 45, 46, 47]])
         with pytest.raises(RuntimeError, match="position_ids that count the tokens"):
             run(ids, position_ids=skipping, attention_mask=torch.ones_like(ids), use_cache=False)
+
+
+@torch.no_grad()
+def test_a_compiled_call_without_position_ids_has_no_segments():
+    model, ids, graphs = tiny("llama", num_hidden_layers=1), tokens(batch=1), []
+
+    def keep_graph(graph, inputs):
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    with hf.attach(model, whence.PowerPrior(4, alpha=0.3)) as attachment:
+        run = compiled(model, aot_autograd(fw_compiler=keep_graph))
+        for given in ({}, {"position_ids": torch.arange(ids.shape[1])[None]}):
+            run(ids, use_cache=False, **given)
+        hooks = len(model.model._forward_pre_hooks)
+        attachment.detach()
+    counted = ["cumsum" in str([node.target for node in graph.graph.nodes]) for graph in graphs]
+    assert counted == [False, True]  # transformers counts segments from the ids
+    assert len(model.model._forward_pre_hooks) == hooks - 1
+    assert all(CALL not in vars(module) for module in model.modules())
 
 
 class Config:

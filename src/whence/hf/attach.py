@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from whence.errors import usage_error
 from whence.hf.clocks import pass_input
+from whence.hf.default_positions import forget_calls, watch_calls
 from whence.hf.integrations import active_position, add_to_adapter, execution_device, unwrap_peft
 from whence.hf.interface import KEY, OBSERVERS, AttentionSwitch
 from whence.hf.layers import find_attention_layers, select_layers, verify_attachment
@@ -64,6 +65,7 @@ class Attachment:
             self._modules[layer] = module
         base = unwrap_peft(self.model)
         self._hooks.append(warn_before_saving(base))
+        self._hooks.append(watch_calls(getattr(base, "base_model", base), modules.values()))
         if base is not self.model:
             self._restore_adapter = add_to_adapter(self.model, list(modules.values()), KEY)
 
@@ -83,6 +85,7 @@ class Attachment:
             untrack_settings(position)
         for module in self._modules.values():
             delattr(module, KEY)
+        forget_calls(self._modules.values())
         if self._restore_adapter is not None:
             self._restore_adapter()
         self._switch.restore()

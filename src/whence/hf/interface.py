@@ -18,6 +18,7 @@ from whence.attention import Attention
 from whence.attention.attend import Options, attend
 from whence.errors import WhenceError, require_package, usage_error
 from whence.hf.clocks import INPUT, STEPS
+from whence.hf.default_positions import counts_tokens
 from whence.hf.edits import EditedCall
 from whence.hf.integrations import active_position, load_from_meta
 from whence.hf.mask_structure import MaskStructure
@@ -147,6 +148,8 @@ def attention(
     dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values but not rotated queries and keys
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
+    if torch_modes.is_tracing() and counts_tokens(module):
+        info, position_ids = info.as_one_sequence(), None
     arguments = info.attend_arguments(layer_position, position_ids)
     clock, q_input = getattr(module, STEPS, None), getattr(module, INPUT, None)
     arguments |= {

@@ -119,6 +119,11 @@ class MaskInfo:
         key_mask, first_slot = optional(self.key_mask), optional(self.first_slot)
         return replace(self, structure=structure, key_mask=key_mask, first_slot=first_slot, _checked_ids=None)
 
+    def as_one_sequence(self) -> MaskInfo:
+        """The same mask without packed segments."""
+        structure = MaskStructure(self.structure.window, None, self.structure.chunks)
+        return MaskInfo(self.q_slots, self.k_slots, structure, self.key_mask, self.first_slot, self.is_full)
+
     def custom_ids(self, position: Position, ids: Tensor | None) -> Tensor | None:
         """Position ids ``[T]`` or ``[B, T]`` that leave gaps, as the caller chose them; None for consecutive ids."""
         if ids is None or not position.effects:
