@@ -32,7 +32,7 @@ from triton.runtime.jit import JITFunction
 
 import whence
 from whence import records
-from whence.attention.fused import diagonals, direct_launch, eager_plan, gluon_launch, packing
+from whence.attention.fused import diagonals, direct_launch, gluon_launch, packing, tile_configs
 from whence.attention.fused.tile_configs import max_head_dim
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,7 +105,7 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
         mock.patch.object(packing, "is_hopper", return_value=is_hopper),
         mock.patch.object(gluon_launch, "ENABLED", is_hopper),
         # a short sequence has the kernels of a long one, with TMA
-        mock.patch.object(eager_plan, "FEW_PAIRS", 0 if is_hopper else eager_plan.FEW_PAIRS),
+        mock.patch.object(tile_configs, "FEW_PAIRS", 0 if is_hopper else tile_configs.FEW_PAIRS),
         mock.patch.object(packing, "shared_memory", return_value=SHARED_LIMITS[target]),
         mock.patch("whence.attention.fused.backend.is_interpreted", return_value=True),  # the kernels take CPU tensors
         mock.patch.object(direct_launch, "KNOWN_VERSIONS", ()),  # later launches of a plan come here too

@@ -163,7 +163,7 @@ class Plan:
         elif self.uses_gluon:
             if "gluon" not in self._launches:
                 flags = {name: self.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": False}
-                self._launches["gluon"] = self._launch(gluon_launch.kernel(), flags, gluon_launch.OPTIONS)
+                self._launches["gluon"] = self._launch(gluon_launch.kernel(), flags, gluon_launch.TILE.options)
             programs, arguments = gluon_launch.arguments(q, k, v, out, lse, table, lse, stride, self.qk_scale)
             self._launches["gluon"](programs, *arguments)
         else:

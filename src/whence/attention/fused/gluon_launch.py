@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whence.attention.fused import packing
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, ceil_div, padded_length
+from whence.attention.fused.tile_configs import TileConfig
 
 #: off until it has been tested and measured behind the operator on a GPU; WHENCE_GLUON=1 turns it on
 ENABLED = os.environ.get("WHENCE_GLUON") == "1"
@@ -22,7 +23,7 @@ KNOWN_VERSIONS = ((3, 6), (3, 7))
 HEAD_DIM = 128  # measured; at 64 the Triton kernel is as fast
 ROWS, BLOCK = 64, 128  # of descriptors of q and of k; a tile has BLOCK rows
 FLAGS = ("HAS_SCORE_SCALE", "HAS_BIAS")  # compile-time arguments
-OPTIONS = {"num_warps": 4}  # of the first consumer; the others are in the kernel
+TILE = TileConfig(BLOCK, BLOCK, num_warps=4)  # warps of the first consumer; the other roles have theirs in the kernel
 
 
 def covers(

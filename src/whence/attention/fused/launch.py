@@ -90,7 +90,7 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             call.table_stride, call.qk_scale,
         )  # fmt: skip
         flags = {name: call.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": max_distance.numel() > 0}
-        gluon_launch.kernel()[(programs,)](*arguments, **flags, **gluon_launch.OPTIONS)
+        call.launch(gluon_launch.kernel(), programs, arguments, flags, gluon_launch.TILE)
         return out, lse, max_distance, lse.new_empty(0)
     if call.has_padding_rows:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
@@ -128,8 +128,7 @@ def uses_gluon(call: DeviceCall) -> bool:
             call.q, call.k, call.v, causal=m.causal, offset=m.q_offset, window=m.window, dropout=call.softmax.dropout,
             qk_scale=call.qk_scale,
         )
-        and m.key_mask is None and m.q_segment_ids is None
-        and e.slope is None and e.sink is None and e.q_clock is None
+        and call.has_tma and not call.has_segments and e.slope is None and e.sink is None and e.q_clock is None
         and e.first_distance == 0 and call.function is None and not call.has_row_tables
     )  # fmt: skip
 
