@@ -23,6 +23,7 @@ import bench_tables
 import discovery_table
 import gpu_figures as gpu
 import gpu_row_tables
+import gpu_targets
 import length_figures
 import mend_figure
 import mend_tables
@@ -136,7 +137,7 @@ def gpu_tables() -> str:
     ]  # fmt: skip
     if (folder / "gpu_rows.json").is_file():
         measured = records.read(folder / "gpu_rows.json")
-        tables += gpu_row_tables.row_tables(measured)
+        tables += [gpu_targets.target_table(measured), *gpu_row_tables.row_tables(measured)]
         notes.append(gpu_row_tables.describe_rows(measured))
     return "\n\n".join([*(markdown(head, rows) for head, rows in tables), *notes])
 

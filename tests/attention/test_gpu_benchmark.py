@@ -70,3 +70,36 @@ def test_a_row_over_its_time_limit_keeps_what_was_measured(rows, monkeypatch):
         {"variant": "epar", "left_out": "over the time limit of 0.05 s"},
     ]
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_targets_are_compared_with_the_largest_ratio(rows, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "tools"), *sys.path])
+    import gpu_targets
+
+    def timed(name, device, eager=1.0):
+        return {"variant": name, "milliseconds": {"both": {"device": [device], "eager": [eager]}}}
+
+    clocks = {
+        "clock 64": [timed("alibi", 2.0), timed("clock", 2.1)],
+        "clock 128": [timed("alibi", 2.0), timed("clock", 2.6)],
+    }
+    rotated = {
+        "rotary 512": [
+            timed("alibi", 1.0),
+            timed("rotary + alibi", 1.1),
+            timed("epar", 1.0),
+            {"variant": "rotary + epar"},
+        ]
+    }
+    record = {"rows": {name: {"variants": variants} for name, variants in (clocks | rotated).items()}}
+    table = {cells[0]: cells[2:] for cells in gpu_targets.target_table(record)[1]}
+    assert table["a clock, over ALiBi"] == ["1.30, clock (clock 128)", "missed", "clock (clock grouped)"]
+    assert table["rotary and a bias, over the same bias alone"][:2] == [
+        "1.10, rotary + alibi (rotary 512)",
+        "met so far",
+    ]
+    assert table["head dim 256, over flash"][:2] == ["-", "not measured"]
+    for target in gpu_targets.TARGETS:  # every row and variant of a target is measured by the benchmark
+        for row in map(rows.ROWS.get, target.rows):
+            measured = set(row.variants) if row.variants else set(rows.gpu_models.POSITIONS)
+            assert measured >= set(target.variants) and (target.base in measured or target.base.endswith(" "))
