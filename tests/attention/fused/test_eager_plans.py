@@ -132,6 +132,33 @@ def test_launches_of_forward_backward_and_decode(plans):
     assert not plans
 
 
+UNREAD = {"sink_b", "sink_h", "sink_t", "bias_grad_offset"}  # without a sink, and without two dense gradients
+
+
+@pytest.mark.parametrize("make", [lambda: None, lambda: Epar(2, context=40, learnable=True)], ids=["None", "Epar"])
+def test_a_plan_launches_what_the_operator_launches(monkeypatch, make):
+    """The same kernels with the same grids, numbers, compile-time arguments and options; ``test_operator`` compiles such a call."""
+    launched, launch = {}, direct_launch.DirectLaunch.__call__
+
+    def record(self, programs, *arguments):
+        named = zip(self.kernel.arg_names, arguments, strict=False)
+        numbers = {name: x for name, x in named if isinstance(x, int | float) and name not in UNREAD}
+        if self.kernel.__name__ in ("forward_kernel", "backward_dq_kernel", "backward_dkdv_kernel"):
+            facts = (programs, numbers, self.constants, self.options)
+            launched.setdefault(self.kernel.__name__, []).append(facts)
+        launch(self, programs, *arguments)
+
+    monkeypatch.setattr(direct_launch.DirectLaunch, "__call__", record)
+    *tensors, grad_out = random_inputs(*GROUPED, dtype=torch.float16)
+    position = make()
+    for enabled in (True, False):
+        monkeypatch.setattr(eager, "ENABLED", enabled)
+        run(position, tensors, grad_out, {"causal": True, "window": 40}, backend="triton")
+    assert len(launched) == 3
+    for planned_launch, other in launched.values():
+        assert planned_launch == other
+
+
 @pytest.mark.parametrize(
     "make",
     [lambda: T5Bias(2, std=1.0), lambda: Rotary() + PowerPrior(2, alpha=0.1), Bell],
