@@ -32,7 +32,7 @@ from triton.runtime.jit import JITFunction
 
 import whence
 from whence import records
-from whence.attention.fused import diagonals, direct_launch, gluon_launch, packing, tile_configs
+from whence.attention.fused import backend, diagonals, direct_launch, eager, gluon_launch, ops, packing, tile_configs
 from whence.attention.fused.tile_configs import max_head_dim
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,6 +110,9 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
         mock.patch("whence.attention.fused.backend.is_interpreted", return_value=True),  # the kernels take CPU tensors
         mock.patch.object(direct_launch, "KNOWN_VERSIONS", ()),  # later launches of a plan come here too
         mock.patch.object(packing, "num_multiprocessors", return_value=100),
+        # what was kept for another target
+        mock.patch.object(ops.operator_facts, "kept", {}),
+        mock.patch.dict(vars(backend.TRITON), {eager.ATTRIBUTE: {}}),
     ):
         yield compiled
 
