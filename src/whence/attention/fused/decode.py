@@ -226,7 +226,7 @@ def max_splits(device: torch.device, batch: int, kv_heads: int) -> int:
 
 
 def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
-    """Fill the output and the log-sum-exp of a call with few queries, with infinity in padding rows."""
+    """Fill the output and the log-sum-exp of a call with few queries."""
     m = call.mask
     rows = max(16, next_power_of_two(call.q_len * call.group_size))
     tile = tile_configs.decode_config(rows, call.max_block_d, call.q.element_size())
@@ -249,7 +249,7 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
         splits.count, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
     )  # fmt: skip
     constants = {
-        "HAS_SINK": call.effects.sink is not None, "HAS_FACTORS": call.has_factors, "FILL_LSE": True,
+        "HAS_SINK": call.effects.sink is not None, "HAS_FACTORS": call.has_factors, "FILL_LSE": False,
         "BLOCK_SPLITS": max(2, next_power_of_two(splits.count)), "BLOCK_DV": call.block_dv,
     }  # fmt: skip
     call.launch(combine_kernel, call.batch * call.heads * call.q_len, arguments, constants)

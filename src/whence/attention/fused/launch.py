@@ -92,13 +92,13 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         flags = {name: call.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": max_distance.numel() > 0}
         call.launch(gluon_launch.kernel(), programs, arguments, flags, gluon_launch.TILE)
         return out, lse, max_distance, lse.new_empty(0)
+    if call.has_padding_rows:
+        lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     entries = call.effects.value_entries
     slots = lse.new_full((call.batch, call.heads, call.q_len, entries) if entries else (0,), -torch.inf)
     if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= 128 and not entries:
         decode.decode(call, out, lse)
         return out, lse, call.q.new_empty(0, dtype=torch.int32), slots
-    if call.has_padding_rows:
-        lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     max_distance = block_skipping.max_distances(call)
     tile = tile_configs.forward_config(
         call.max_block_d, call.element_size, call.table_stride > 0, call.q_len, call.has_tma, call.has_row_tables
