@@ -116,6 +116,16 @@ def test_a_compiled_call_without_position_ids_has_no_segments():
         for given in ({}, {"position_ids": torch.arange(ids.shape[1])[None]}):
             run(ids, use_cache=False, **given)
         hooks = len(model.model._forward_pre_hooks)
+        run(ids, use_cache=False)
+
+        def call_layers(position_ids):  # without the decoder, whose last call had no position_ids
+            decoder, x = model.model, model.model.embed_tokens(ids)
+            mask = masking.create_causal_mask(decoder.config, x, None, past_key_values=None, position_ids=position_ids)
+            rotation = decoder.rotary_emb(x, position_ids=position_ids)
+            return decoder.layers[0](x, attention_mask=mask, position_embeddings=rotation, position_ids=position_ids)
+
+        packed = torch.arange(ids.shape[1])[None] % 7
+        torch.testing.assert_close(compiled(call_layers)(packed), call_layers(packed), **CLOSE)
         attachment.detach()
     counted = ["cumsum" in str([node.target for node in graph.graph.nodes]) for graph in graphs]
     assert counted == [False, True]  # transformers counts segments from the ids

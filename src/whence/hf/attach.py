@@ -65,7 +65,7 @@ class Attachment:
             self._modules[layer] = module
         base = unwrap_peft(self.model)
         self._hooks.append(warn_before_saving(base))
-        self._hooks.append(watch_calls(getattr(base, "base_model", base), modules.values()))
+        self._hooks += watch_calls(getattr(base, "base_model", base), modules.values())
         if base is not self.model:
             self._restore_adapter = add_to_adapter(self.model, list(modules.values()), KEY)
 
