@@ -274,8 +274,10 @@ def test_signatures_tell_tensors_apart(monkeypatch):
 
 
 @pytest.mark.usefixtures("interpreted")
-def test_modes_intercept_the_operator():
-    """Without a mode, the operator's implementation runs without a second turn through the dispatcher."""
+def test_modes_intercept_the_operator(monkeypatch):
+    """Without a mode, a plan launches the kernels, or the operator's implementation runs without a second turn through the
+    dispatcher. Selective checkpointing is a mode, too: it could not keep the result of a plan."""
+    monkeypatch.setattr("whence.attention.fused.eager.ENABLED", True)
     seen = []
 
     class Watch(TorchDispatchMode):

@@ -119,8 +119,8 @@ def describe_call(a: Arguments) -> EagerCall | None:
     device, dtype = q.device, q.dtype
     if device.type != "cuda" and not (device.type == "cpu" and fused_backend.is_interpreted()):
         return None
-    if torch_modes.is_tracing() or torch_modes.is_transforming():
-        return None
+    if torch_modes.is_tracing() or torch_modes.is_transforming() or torch._C._len_torch_dispatch_stack():
+        return None  # a mode, such as selective checkpointing, sees operators and no launches
     if not (q.layout is k.layout is v.layout is torch.strided) or q.is_nested or k.is_nested or v.is_nested:
         return None
     if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 or q.is_neg() or k.is_neg() or v.is_neg():
