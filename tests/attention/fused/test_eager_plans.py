@@ -293,6 +293,30 @@ def test_second_derivative_raises(plans):
         torch.autograd.grad(first.square().sum(), q)
 
 
+def test_a_tensor_kept_beyond_a_transform_has_no_plan(plans):
+    q, kept = torch.randn(1, 2, 5, 16), []
+
+    def keep(x):
+        kept.append(x * 1.0)
+        return x.sum()
+
+    torch.func.grad(keep)(q)
+    for position in (None, Alibi(2)):  # torch's own kernel takes such a tensor
+        expected = attend(q, q, q, position=position, causal=True)
+        torch.testing.assert_close(attend(kept[0], q, q, position=position, causal=True), expected)
+
+
+def test_decode_kernels_take_as_many_rows_as_fit_the_shared_memory(plans):
+    position, positions = Epar(4, context=40), torch.arange(20)
+    for queries, splits in ((8, True), (16, False)):  # 32 and 64 rows of 256 float32 numbers
+        plans.clear()
+        q, k, v, _ = random_inputs(1, 4, 1, queries, 20, 256, 256)
+        given = {"position": position, "q_positions": positions[-queries:], "k_positions": positions, "causal": True}
+        out = attend(q, k, v, backend="triton", **given)
+        torch.testing.assert_close(out, attend(q, k, v, backend="reference", **given), rtol=1e-4, atol=1e-4)
+        assert ("split_k_kernel" in plans) is splits
+
+
 def test_plans_are_no_part_of_the_state(plans):
     position = Epar(2, context=40)
     q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)

@@ -121,6 +121,9 @@ def describe_call(a: Arguments) -> EagerCall | None:
         return None
     if torch_modes.is_tracing() or torch_modes.is_transforming() or torch._C._len_torch_dispatch_stack():
         return None  # a mode, such as selective checkpointing, sees operators and no launches
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    if wrapped(q) or wrapped(k) or wrapped(v):  # kept beyond the end of a transform; it has no memory of its own
+        return None
     if not (q.layout is k.layout is v.layout is torch.strided) or q.is_nested or k.is_nested or v.is_nested:
         return None
     if (q.data_ptr() | k.data_ptr() | v.data_ptr()) % 16 or q.is_neg() or k.is_neg() or v.is_neg():

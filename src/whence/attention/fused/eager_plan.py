@@ -87,7 +87,8 @@ class Plan:
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
         # a short sequence without a cache has few keys, too: the forward kernel needs one launch for them, not two
-        few = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= 128
+        most_rows = tile_configs.max_decode_rows(self.max_block_d, self.element_size)
+        few = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= most_rows
         self.few_queries = few and a.cache is not None
         self.max_splits = max_splits(self.device, self.batch, self.kv_heads)
         self.has_decay = call.form is not None and tables.has_score_scale and self.half_precision and self.causal
