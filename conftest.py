@@ -21,6 +21,8 @@ import torch
 
 #: files that `whence run` loads by path; configuration has no doctests, and two files of one module name cannot be collected
 collect_ignore_glob = ["papers/src/whence_papers/studies/*", "*conftest.py"]
+# Gluon cannot be imported where Triton interprets its kernels, as it does here
+collect_ignore_glob += ["src/whence/attention/fused/gluon_forward.py"]
 
 if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
     before = os.environ.get("TRITON_INTERPRET")
