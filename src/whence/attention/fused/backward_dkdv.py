@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 
 from whence.attention.fused import tile_configs
-from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_clock
-from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_base, load_clock
+from whence.attention.fused.diagonals import TABLE_PADDING, add_row_sums, finish_row_sums, zero_row_sums
 from whence.attention.fused.row_tables import add_rows, load_rows
 from whence.attention.fused.scaled_distance_kernels import head_table, move_table
 from whence.attention.fused.tile_ops import (
@@ -38,7 +38,7 @@ ONLY_DK = tl.constexpr(tile_configs.ONLY_DK)
 
 @triton.jit
 def dkdv_step(
-    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, b, h, start_m, start_n, heads, q_len, lse_stride, kv_len,
+    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, start_m, start_n, heads, q_len, lse_stride, kv_len,
     q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate, Q_CLOCK, k_base, k_rest,
     k_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -68,11 +68,11 @@ def dkdv_step(
         lse = lse - slope * (distance0 + row_offset).to(tl.float32)
         key_bias = (slope * (0 - offs_n).to(tl.float32))[:, None]
     if CLOCK > 0:
-        q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
-        if CLOCK == BY_BLOCK:
-            lse = lse - ((q_base + k_base) + q_rest)
+        if CLOCK == BY_BLOCK:  # the dq kernel subtracted the rest of the query
+            lse = lse - (load_base(Q_CLOCK, batch_head, lse_stride, start_m) + k_base)
             key_bias = k_rest[:, None] + key_bias if HAS_SLOPE else k_rest[:, None]
         else:
+            q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
             key_bias = clock_tile(q_base[None, :], q_rest[None, :], k_base[:, None], k_rest[:, None])
     if HAS_DECAY:
         if MASKED:  # masked keys after the query must not overflow
@@ -120,7 +120,6 @@ def dkdv_step(
     # dv before dp: the other order needs more registers and was measured slower
     if PART != ONLY_DK:
         dv = tl.dot(p_dropped.to(grad_out.dtype), grad_out, dv, input_precision=INPUT_PRECISION)
-    key_sums = 0.0
     if PART != ONLY_DV:
         dp = tl.dot(v, tl.trans(grad_out), input_precision=INPUT_PRECISION)
         sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
@@ -129,7 +128,7 @@ def dkdv_step(
             dp = dp * multiplier
         dlogits = p * (dp - delta[None, :])
         if CLOCK > 0:
-            key_sums = tl.sum(dlogits, 1)
+            key_sums = add_row_sums(dlogits, key_sums, BLOCK_N, BLOCK_M)
         if HAS_SCORE_SCALE:
             dlogits = dlogits * score_scale
         dk = tl.dot(dlogits.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
@@ -152,42 +151,60 @@ def accumulate_query_range(
     No other program adds to the sums of these keys, so their order is fixed.
     """
     k_stride = clock_stride(kv_len)
-    offs_n = start_n + tl.arange(0, BLOCK_N)
+    key_sums = tl.zeros([1], tl.float32)
     if GROUP_SIZE == 1:
         row = (b * heads + h_kv).to(tl.int64)
-        total = tl.zeros([BLOCK_N], tl.float32)
+        if CLOCK > 0:
+            key_sums = zero_row_sums(BLOCK_N)
         k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
         slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h_kv, qk_scale, HAS_SLOPE, HAS_DECAY)
         for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
             dk, dv, key_sums = dkdv_step(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, b, h_kv, start_m, start_n, heads, q_len,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h_kv, start_m, start_n, heads, q_len,
                 lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
                 Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
                 HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                 INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
-            if CLOCK > 0:
-                total += key_sums
         if CLOCK > 0 and PART != ONLY_DV:
-            tl.atomic_add(CLOCK_SUMS + row * k_stride + offs_n, total, sem="relaxed")
+            add_key_sums(CLOCK_SUMS, row, k_stride, start_n, key_sums, BLOCK_N)
+    elif CLOCK > 0:  # a loop for each head, because each has sums of its own
+        for member in tl.range(0, GROUP_SIZE):
+            h = h_kv * GROUP_SIZE + member
+            row = (b * heads + h).to(tl.int64)
+            key_sums = zero_row_sums(BLOCK_N)
+            k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
+            slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE, HAS_DECAY)
+            for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
+                dk, dv, key_sums = dkdv_step(
+                    k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, start_m, start_n, heads, q_len,
+                    lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
+                    Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
+                    HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                    INPUT_PRECISION, PART, MASKED,
+                )  # fmt: skip
+            if PART != ONLY_DV:
+                add_key_sums(CLOCK_SUMS, row, k_stride, start_n, key_sums, BLOCK_N)
     else:
         count = tl.maximum(tl.cdiv(high - low, BLOCK_M), 0)
         divisor = tl.maximum(count, 1)  # the pipeliner computes the first addresses even if the loop is empty
         for step in tl.range(0, count * GROUP_SIZE, num_stages=NUM_STAGES):
             h = h_kv * GROUP_SIZE + step // divisor
             slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE, HAS_DECAY)
-            row = (b * heads + h).to(tl.int64)
-            k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
             dk, dv, key_sums = dkdv_step(
-                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, b, h, low + step % divisor * BLOCK_M, start_n,
+                k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, low + step % divisor * BLOCK_M, start_n,
                 heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope,
-                floor, span, rate, Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                floor, span, rate, Q_CLOCK, 0.0, 0.0, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
-            if CLOCK > 0 and PART != ONLY_DV:
-                tl.atomic_add(CLOCK_SUMS + row * k_stride + offs_n, key_sums, sem="relaxed")
     return dk, dv
+
+
+@triton.jit
+def add_key_sums(CLOCK_SUMS, row, k_stride, start_n, key_sums, BLOCK_N: tl.constexpr):
+    sums = CLOCK_SUMS + row * k_stride + start_n + tl.arange(0, BLOCK_N)
+    tl.atomic_add(sums, finish_row_sums(key_sums, BLOCK_N), sem="relaxed")
 
 
 @triton.jit

@@ -25,8 +25,11 @@ from whence.attention.fused.diagonals import (
     TABLE_PADDING,
     add_diagonal_sums,
     add_distance_weighted_sum,
+    add_row_sums,
     atomic_add_diagonals,
     contract_derivatives,
+    finish_row_sums,
+    zero_row_sums,
 )
 from whence.attention.fused.row_tables import add_rows, load_rows, store_ends, store_pairs, zero_sums
 from whence.attention.fused.scaled_distance_kernels import (
@@ -164,7 +167,7 @@ def dq_step(
             DERIV_WIDTH,
         )
     if CLOCK > 0:
-        clock_sums += tl.sum(dlogits, 1)
+        clock_sums = add_row_sums(dlogits, clock_sums, BLOCK_M, BLOCK_N)
     if SLOPE_GRAD:
         slope_grad = add_distance_weighted_sum(dlogits, distance0, slope_grad, BLOCK_M, BLOCK_N)
     if HAS_SCORE_SCALE:
@@ -239,13 +242,14 @@ def backward_dq_kernel(
     bias_table_grad = scale_table_grad
     if DENSE_SCALE_GRAD and DENSE_BIAS_GRAD:
         bias_table_grad = scale_table_grad + bias_grad_offset
+    q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
+    if CLOCK == BY_BLOCK:  # stored for the dk/dv kernel, which then need not load the rests of the queries
+        lse = lse - q_rest
+        tl.store(CLOCK_SUMS + (batch * heads + batch_head) * lse_stride + start_m + offs_m, lse)
     slope = 0.0
     if HAS_SLOPE:
         slope = tl.load(SLOPE + h)
         lse = lse - slope * offs_m.to(tl.float32)
-    q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
-    if CLOCK == BY_BLOCK:
-        lse = lse - q_rest
     g0 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
     g1 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
     g2 = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
@@ -253,7 +257,9 @@ def backward_dq_kernel(
     slope_grad = tl.zeros([BLOCK_M // 16, 8, 8], tl.float32)
     scale_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_SCALE_GRAD else [1], tl.float32)
     bias_carry = tl.zeros([BLOCK_M // BLOCK_N, BLOCK_N // 8, 4, 8] if DENSE_BIAS_GRAD else [1], tl.float32)
-    clock_sums = tl.zeros([BLOCK_M if CLOCK > 0 else 1], tl.float32)
+    clock_sums = tl.zeros([1], tl.float32)
+    if CLOCK > 0:
+        clock_sums = zero_row_sums(BLOCK_M)
     if not isinstance(TABLE, tl.tensor):  # see add_function_gradients
         scale_table_grad = TABLE_GRADS + (batch_head * blocks + block) * (4 * (TABLE[2] + 1))
         scale_carry = tl.zeros([BLOCK_M], tl.float32)  # the gradient of the scale of each query
@@ -332,7 +338,7 @@ def backward_dq_kernel(
     store_tile(DQ, b, h, start_m, q_len, acc, BLOCK_M, BLOCK_D)
     store_ends(content_grad, low_sums, high_sums, in_range)
     if CLOCK > 0:
-        tl.store(CLOCK_SUMS + batch_head * lse_stride + start_m + offs_m, clock_sums)
+        tl.store(CLOCK_SUMS + batch_head * lse_stride + start_m + offs_m, finish_row_sums(clock_sums, BLOCK_M))
     partial_sums = PARTIAL_SUMS + (batch_head * blocks + block) * 8
     COUNT: tl.constexpr = NUM_SCALE_DERIVS + NUM_BIAS_DERIVS
     if COUNT > 0:

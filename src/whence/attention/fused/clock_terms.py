@@ -21,6 +21,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from whence.attention.fused.diagonals import load_f32
 from whence.attention.fused.packing import padded_length
 
 CLOCK_BLOCK = 128  # every tile lies within a block
@@ -70,13 +71,21 @@ def load_clock(X, row, stride, start, TOKENS: tl.constexpr, CLOCK: tl.constexpr)
     rest = 0.0
     if CLOCK > 0:
         first = X + row * 2 * stride + start
-        tokens = tl.arange(0, TOKENS)
-        rest = tl.load(first + stride + tokens)
+        # in the register layout of a tile, see ``diagonals``. Triton would copy these few numbers through shared memory, with a
+        # barrier in every tile
+        tokens = (tl.arange(0, TOKENS // 8) * 8)[:, None]
+        rest = tl.reshape(load_f32((first + stride + tl.arange(0, 8)[None, :]) + tokens), [TOKENS])
         if CLOCK == BY_BLOCK:
-            base = tl.load(first)
+            base = load_base(X, row, stride, start)
         else:
-            base = tl.load(first + tokens)
+            base = tl.reshape(load_f32((first + tl.arange(0, 8)[None, :]) + tokens), [TOKENS])
     return base, rest
+
+
+@triton.jit
+def load_base(X, row, stride, start):
+    """The base of the block of tokens from start; BY_BLOCK."""
+    return load_f32(X + row * 2 * stride + start)
 
 
 @triton.jit

@@ -102,6 +102,23 @@ def sum_registers(x):
 
 
 @triton.jit
+def zero_row_sums(ROWS: tl.constexpr):
+    """Sums of rows before the first tile, for ``add_row_sums``."""
+    return tl.zeros([ROWS // 16, 2, 8, 8], tl.float32)
+
+
+@triton.jit
+def add_row_sums(tile, total, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Add a tile's columns to the sums of its rows, within threads; ``finish_row_sums`` adds up the threads."""
+    return total + tl.sum(tl.reshape(tile, [ROWS // 16, 2, 8, COLUMNS // 8, 8]), 3)
+
+
+@triton.jit
+def finish_row_sums(total, ROWS: tl.constexpr):
+    return tl.sum(tl.reshape(total, [ROWS, 8]), 1)
+
+
+@triton.jit
 def add_distance_weighted_sum(tile, distance0, total, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Add ``tile * (distance0 + row - column)``, summed within threads."""
     five = tl.reshape(tile, [ROWS // 16, 2, 8, COLUMNS // 8, 8])

@@ -12,6 +12,7 @@ from torch import Tensor
 from whence.attention.fused import backward_tables, block_skipping, decode, gluon_launch, scaled_distance, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
+from whence.attention.fused.clock_terms import BY_BLOCK
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.fused_call import EffectGradients, ScoreEffects
@@ -164,12 +165,12 @@ def backward(
     d_content, row_gradients = prepare_row_gradients(call, grad_sums, weight_sums, needed.content)
     separate = torch.are_deterministic_algorithms_enabled() and any(needed.dense)
     in_dq = replace(needed, dense=(False, False)) if separate else needed
-    dq, delta, partial_sums, table_sums, q_sums = backward_dq(
+    dq, delta, partial_sums, table_sums, key_lse, q_sums = backward_dq(
         call, grad_out, out, lse, max_distance, in_dq, row_gradients
     )
     if d_content is not None and d_content.ndim == 3:
         d_content = d_content.sum(1)
-    dk, dv, k_sums = backward_dkdv(call, grad_out, lse, delta, max_distance, row_gradients)
+    dk, dv, k_sums = backward_dkdv(call, grad_out, key_lse, delta, max_distance, row_gradients)
     if call.function is not None and partial_sums is not None:
         return dq, dk, dv, delta, function_gradients(call, partial_sums, table_sums), None, q_sums, k_sums, d_content
     columns: list[Tensor] = []
@@ -252,9 +253,9 @@ def backward_dq(
     max_distance: Tensor,
     needed: NeededGradients,
     rows: GradientsOfRows,
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """dq, delta, each program's sums for the parameters, the dense table sums per sequence and head and, with a clock, the sums
-    of the gradients of each query's logits."""
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:
+    """dq, delta, each program's sums for the parameters, the dense table sums per sequence and head, the lse that ``backward_dkdv``
+    takes and, with a clock, the sums of the gradients of each query's logits."""
     tile = tile_configs.dq_config(
         call.max_block_d, call.element_size, sum(needed.num_derivatives), sum(needed.dense),
         call.has_tma, has_pieces=call.effects.num_knots > 0, has_row_tables=call.has_row_tables,
@@ -271,14 +272,16 @@ def backward_dq(
     elif any(needed.dense):
         table_sums = lse.new_zeros(sum(needed.dense), call.batch, call.heads, call.table_stride)
     derivatives = call.dummy if needed.derivatives is None else needed.derivatives
-    clock_sums = torch.empty_like(lse) if call.clock else None
+    by_query = torch.empty_like(lse) if call.clock else None  # sums of the gradients of each query's logits
+    if call.clock == BY_BLOCK.value:  # then lse less the rests of the clock; as ``delta``, with padding rows
+        by_query = torch.stack((lse, lse)) if call.has_padding_rows else lse.new_empty(2, *lse.shape)
     arguments = (
         call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
         call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
         call.describe(out, tile.block_m, call.block_dv), call.describe(dq, tile.block_m, call.block_d), lse, delta,
         call.table_argument, derivatives, call.dummy if table_sums is None else table_sums,
         call.dummy if partial_sums is None else partial_sums, call.slope, *call.clocks,
-        call.dummy if clock_sums is None else clock_sums, *call.segment_arguments(tile.block_m, by_query=True),
+        call.dummy if by_query is None else by_query, *call.segment_arguments(tile.block_m, by_query=True),
         max_distance if max_distance.numel() else call.dummy, call.content_table, *rows, *call.sizes, bias_grad_offset,
         call.qk_scale, call.qk_grad_scale, call.softmax.dropout, call.seed,
     )  # fmt: skip
@@ -291,13 +294,15 @@ def backward_dq(
     }  # fmt: skip
     variant = (*rows.facts, grad_out.stride(), out.stride(), lse.data_ptr() % 16)
     call.launch(backward_dq_kernel, blocks * call.batch * call.heads, arguments, constants, tile, variant=variant)
-    return dq, delta, partial_sums, table_sums, None if clock_sums is None else clock_sums[..., : call.q_len]
+    if by_query is None or call.clock != BY_BLOCK.value:
+        return dq, delta, partial_sums, table_sums, lse, None if by_query is None else by_query[..., : call.q_len]
+    return dq, delta, partial_sums, table_sums, by_query[1], by_query[0, ..., : call.q_len]
 
 
 def backward_dkdv(
     call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor, rows: GradientsOfRows
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk, dv and, with a clock, the sums of the gradients of each key's logits; delta comes from ``backward_dq``."""
+    """dk, dv and, with a clock, the sums of the gradients of each key's logits; lse and delta come from ``backward_dq``."""
     e = call.effects
     has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
     by_pair = call.function is not None
