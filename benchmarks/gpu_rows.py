@@ -66,7 +66,10 @@ ROWS: dict[str, Row] = {
     "query length": Row(
         (1, 16, 16, 4096, 64), (*POSITION_FREE, "fire, frozen", "epar, query, frozen", "fire", "epar, query")
     ),
-    "content": Row((1, 16, 16, 4096, 64), (*POSITION_FREE, "shaw", "shaw, keys", "query table", "swin", "cope")),
+    "content": Row(
+        (1, 16, 16, 4096, 64),
+        (*POSITION_FREE, "shaw", "shaw, keys", "query table", "swin", "transformer-xl", "cope", "grape", "dape"),
+    ),
     "model training": Row(model="training"),
     "model prefill": Row(model="prefill"),
     "model training compiled": Row(model="training compiled"),

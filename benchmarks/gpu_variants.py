@@ -103,6 +103,9 @@ POSITIONS: dict[str, Callable[[int, int, int], whence.Position | None]] = {
     "query table": lambda heads, length, head_dim: whence.QueryTable(heads, head_dim),
     "swin": lambda heads, length, head_dim: whence.SwinBias(heads, (max(1, length // 64), 64)),
     "cope": lambda heads, length, head_dim: whence.Cope(head_dim),
+    "transformer-xl": lambda heads, length, head_dim: whence.TransformerXL(heads, head_dim),
+    "grape": lambda heads, length, head_dim: whence.GrapeA(heads, head_dim),
+    "dape": lambda heads, length, head_dim: whence.Dape(heads),
 }
 #: ending of variants with the warp-specialised forward kernel (``gluon_launch``)
 GLUON = ", gluon"
@@ -117,6 +120,9 @@ AUTO = (
     "query table",
     "swin",
     "cope",
+    "transformer-xl",
+    "grape",
+    "dape",
 )
 #: the variants of the table in the documentation
 LABELS = {
@@ -150,6 +156,9 @@ ROW_LABELS = {
     "query table": "A table of 1024 distances per query",
     "swin": "Swin's table on a grid of 64 columns",
     "cope": "CoPE",
+    "transformer-xl": "Transformer-XL",
+    "grape": "GRAPE-A",
+    "dape": "DAPE with KERPLE",
 }
 ROW_LABELS |= {
     name + GLUON: f"{ROW_LABELS[name]}, Gluon" for name in ("none", "epar", "power prior", "function", "scale and bias")

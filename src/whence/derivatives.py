@@ -7,20 +7,20 @@ from torch import Tensor
 
 from whence.position.base import Position
 from whence.position.evaluate import fixed_length
-from whence.position.hook_types import ParameterGradient
+from whence.position.hook_types import ParameterGradient, Rows
 
 #: relative to the largest entry; both sides are float64
 TOLERANCE = 1e-9
 
 
 def find_wrong_derivative(part: Position, distance: Tensor) -> str | None:
-    """The first error in ``parameter_gradients``, ``bias_slope``, ``score_scale_decay`` or ``pair_function``, as a sentence;
-    None if there is none."""
+    """The first error in ``parameter_gradients``, ``bias_slope``, ``score_scale_decay``, ``pair_function`` or ``relative_keys``, as a
+    sentence; None if there is none."""
     # with length="query" kernels build no table of distances, so they use pair_function alone
     error = None if part.length == "query" else _find_wrong_table_method(part, distance)
     for hook in ("score_scale", "bias"):
         error = error or _compare_pairs(part, hook, distance)
-    return error
+    return error or _compare_relative_keys(part, distance)
 
 
 def _find_wrong_table_method(part: Position, distance: Tensor) -> str | None:
@@ -74,6 +74,23 @@ def _compare_pairs(part: Position, hook: str, distance: Tensor) -> str | None:
         return f"pair_function({hook!r}) returns a function and {hook}() returns None"
     values = function.evaluate(lambda i: function.numbers[:, i, None], distance, length)
     return _compare(f"pair_function({hook!r}) and {hook}()", values, output)
+
+
+def _compare_relative_keys(part: Position, distance: Tensor) -> str | None:
+    """``relative_keys`` against ``content_bias`` of one query, with a key at each distance."""
+    relative = part.relative_keys(distance)
+    if relative is None:
+        return None
+    heads, n, width = part.heads or relative.vectors.shape[0], distance.shape[0], relative.keys().shape[-1]
+    generator = torch.Generator().manual_seed(0)
+    q, k = (torch.randn(1, heads, m, width, dtype=distance.dtype, generator=generator) for m in (1, n))
+    visible, scale = torch.ones(1, 1, 1, n, dtype=torch.bool), 0.5
+    rows = Rows(q, k, scale * q @ k.mT, torch.zeros(1, 1), -distance.to(torch.float32)[None], visible, scale)
+    terms = relative.shift(q, relative.v) @ relative.keys().mT + relative.shift(q, relative.u) @ k.mT - q @ k.mT
+    content = part.content_bias(rows)
+    if content is None:
+        return "relative_keys() returns vectors and content_bias() returns None"
+    return _compare("relative_keys() and content_bias()", scale * terms, content)
 
 
 def _compare_gradients(hook: str, output: Tensor, gradients: list[ParameterGradient]) -> str | None:

@@ -7,23 +7,23 @@ and computed again in the backward pass, so only one block's matrix exists at an
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from whence import torch_modes
 from whence.attention import ops
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request, build_rows, why_no_table
 from whence.attention.half_product import multiply_in_half
+from whence.attention.recomputed_rows import run_in_blocks
 from whence.position.base import Position
 from whence.position.evaluate import evaluate, evaluate_content_bias, evaluate_table, evaluate_value_bias
 from whence.position.hook_types import Rows
 
 SCORES = 1 << 21  # scores in memory at once when rows are recomputed
-COMPILED_BLOCKS = 32  # at most, because a compiled graph holds the operations of each block
 HALF = (torch.float16, torch.bfloat16)
 SCORES_ON_GPU = 1 << 24  # each kernel launch has a fixed cost, so blocks are larger
 
@@ -103,45 +103,46 @@ def compute_by_tables(call: Call) -> Tensor:
 
 
 def compute_by_rows(call: Call) -> Tensor:
-    """Blocks of query rows against all keys, recomputed in the backward pass."""
-    q, k, v = call.q, call.k, call.v
-    batch, heads, count, keys = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
+    """Blocks of query rows against the keys that they can see, recomputed in the backward pass."""
+    q, half = call.q, call.q.dtype if call.q.dtype in HALF else None
+    # gradients of blocks are summed in at least float32
+    wide = torch.promote_types(q.dtype, torch.float32)
+    call = replace(call, k=call.k.to(wide), v=call.v.to(wide))
+    batch, heads, keys = q.shape[0], q.shape[1], call.k.shape[2]
     step = max(1, (SCORES_ON_GPU if q.is_cuda else SCORES) // (batch * heads * keys))
-    if torch.compiler.is_compiling():
-        step = max(step, -(-count // COMPILED_BLOCKS))
-    mask, others = call.layout.pair_mask, () if call.clock is None else (call.clock.q, call.clock.k)
-    others = others if call.q_input is None else (*others, call.q_input)
-    learnable = call.position.trainable or (mask is not None and mask.learnable)
-    recompute = torch.is_grad_enabled() and (learnable or any(x.requires_grad for x in (q, k, v, *others)))
+    all_keys = call.layout.pair_mask is not None or any(part.length == "sequence" for part in call.position.parts)
 
-    def block(q_block: Tensor, k: Tensor, v: Tensor, rows: slice) -> Tensor:
-        return _dense_rows(q_block, k, v, call, rows)
+    def block(rows: slice) -> Tensor:
+        return _dense_rows(call if all_keys else select_keys(call, call.layout.visible_keys(rows)), rows, half)
 
-    outs = []
-    for first in range(0, count, step):
-        rows = slice(first, min(first + step, count))
-        if recompute and not torch_modes.is_transforming():  # checkpoints do not go through torch.func
-            outs.append(checkpoint(block, q[:, :, rows], k, v, rows, use_reentrant=False))
-        else:
-            outs.append(block(q[:, :, rows], k, v, rows))
-    return torch.cat(outs, 2)
+    return run_in_blocks(call, step, block)
 
 
-def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Tensor:
-    """A block of query rows against all keys; heads of one group stay together, so keys are not repeated.
+def select_keys(call: Call, keys: slice) -> Call:
+    """The call of all queries and some keys."""
+    if keys == slice(0, call.k.shape[2]):
+        return call
+    return replace(
+        call,
+        k=call.k[:, :, keys],
+        v=call.v[:, :, keys],
+        projected_k=None if call.projected_k is None else call.projected_k[:, :, keys],
+        layout=call.layout.select_keys(keys),
+        clock=None if call.clock is None else replace(call.clock, k=call.clock.k[:, :, keys]),
+    )
 
-    Tensors of half precision are multiplied in half precision with sums in float32. All else is at least float32.
+
+def _dense_rows(call: Call, rows: slice, half: torch.dtype | None) -> Tensor:
+    """A block of query rows against the keys of a call; heads of one group stay together, so keys are not repeated.
+
+    With ``half``, products are those of numbers of this dtype with sums in float32. All else is at least float32. Each operation on
+    the scores costs about as much as a product, so those without an effect are left out.
     """
-    position, layout, scale, temperature = call.position, call.layout, call.scale, call.temperature
+    q, k, v = call.q[:, :, rows], call.k, call.v
+    position, layout, temperature = call.position, call.layout, call.temperature
     batch, heads, count, groups = q.shape[0], q.shape[1], q.shape[2], k.shape[1]
-    half = q.dtype if q.dtype in HALF else None
-    if half is None:
-        folded = (q * scale).reshape(batch, groups, -1, q.shape[3])
-        scores = (folded @ k.transpose(-1, -2)).view(batch, heads, count, -1)
-    else:
-        folded = q.reshape(batch, groups, -1, q.shape[3])
-        scores = (multiply_in_half(folded, k.transpose(-1, -2), half) * scale).view(batch, heads, count, -1)
-    dtype = scores.dtype
+    dtype = k.dtype
+    scores = _scale_products(q, k, call.scale, half)
     visible = layout.visible(rows)
     distance = layout.hook_distances(dtype, rows)
 
@@ -152,7 +153,7 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     about: Rows | None = None
     if position.effects & {"content_bias", "value_bias"}:
         repeated = k if groups == heads else k.repeat_interleave(heads // groups, 1)
-        about = build_rows(call, q.to(dtype), repeated.to(dtype), scores, visible, rows)
+        about = build_rows(call, q.to(dtype), repeated, scores, visible, rows)
         term = evaluate_content_bias(position, about)
         z = z if term is None else z + term
     score_scale = evaluate(position, "score_scale", distance, heads, length_of)
@@ -162,24 +163,37 @@ def _dense_rows(q: Tensor, k: Tensor, v: Tensor, call: Call, rows: slice) -> Ten
     z = z if call.clock is None else z + call.clock.bias(dtype, rows)
     mask = layout.additive_mask(dtype, rows)
     z = z if mask is None else z + mask
-    z = (z / temperature).masked_fill(~visible, -torch.inf)
-    alone = torch.isneginf(z).all(
-        -1, keepdim=True
-    )  # no visible key: any finite logits do, because the weights are set to 0
+    z = z if temperature == 1 else z / temperature
+    if not (layout.plain and not layout.causal and layout.window is None):
+        z = z.masked_fill(~visible, -torch.inf)
+    # rows without a visible key: any finite logits do, because the output is set to 0
+    alone = torch.isneginf(z.detach().amax(-1, keepdim=True))
     z = z.masked_fill(alone, 0.0)
     places = layout.q_positions[:, rows].to(dtype)[..., None]
     sink = evaluate(position, "sink", places, heads, length_of, temperature=temperature)
     if sink is not None:
         z = torch.cat([z, (sink / temperature).transpose(0, 1).expand(batch, heads, -1, -1)], -1)
     # softmax subtracts the row maximum: z - logsumexp(z) would lose log n to rounding if all logits are far below 0
-    weights = torch.softmax(z, -1).masked_fill(alone, 0.0)
+    weights = torch.softmax(z, -1)
     weights = weights if sink is None else weights[..., :-1]
+    if "value_bias" in position.effects:
+        weights = weights.masked_fill(alone, 0.0)
     if call.dropout > 0:
         weights = torch.nn.functional.dropout(weights, call.dropout)
     folded = weights.reshape(batch, groups, -1, weights.shape[-1])
     out = (folded @ v if half is None else multiply_in_half(folded, v, half)).view(batch, heads, count, -1)
+    out = out.masked_fill(alone, 0.0)
     more = None if about is None else evaluate_value_bias(position, weights, about, tuple(out.shape))
     return out if more is None else out + more
+
+
+def _scale_products(q: Tensor, k: Tensor, scale: float, half: torch.dtype | None) -> Tensor:
+    """``scale * q . k`` of heads that share keys, ``[B, H, T, S]``."""
+    batch, groups = k.shape[:2]
+    exact = half is None or abs(math.frexp(scale)[0]) == 0.5  # a power of 2, so that queries lose no digit
+    folded = (q * scale if exact else q).reshape(batch, groups, -1, q.shape[3])
+    products = folded @ k.mT if half is None else multiply_in_half(folded, k.mT, half)
+    return (products if exact else products * scale).view(*q.shape[:3], -1)
 
 
 register_backend(Blockwise())

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from whence import hook_outputs
+from whence.attention.half_product import multiply_in_half
 from whence.attention.layout import Layout
 from whence.position.base import TABLE_HOOKS, Position
 from whence.position.coordinate_table import require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.head_slice import HeadSlice
+from whence.position.relative_keys import RelativeKeys, require_relative_keys
 
 CONTENT = frozenset(TABLE_HOOKS.values())
 
@@ -22,6 +24,8 @@ def why_no_content_tables(position: Position, scale: float, dropout: float) -> s
     for hook in sorted(CONTENT & position.effects):
         parts = [part for part in position.parts if hook in part.effects]
         without = [part for part in parts if not [name for name in _table_hooks(hook) if _has_table(part, name)]]
+        if hook == "content_bias":
+            without = [part for part in without if not _has_table(part, "relative_keys")]
         if without:
             return f"{type(without[0]).__name__} has no {' or '.join(_table_hooks(hook))}"
         if len(parts) > 1:
@@ -59,6 +63,49 @@ def content_bias_table(
     if values.shape[-1] == 1 and table.clipped:  # the first and the last entry are two
         values = values.expand(-1, -1, -1, 2)
     return DistanceTable(values, table.first, table.clipped)
+
+
+class RelativeTerms(NamedTuple):
+    """``RelativeKeys`` at consecutive distances, from which blocks of queries get their tables."""
+
+    relative: RelativeKeys
+    keys: Tensor | None  # [heads or 1, n, D]; None for so few queries that their own products with W cost less
+    first: int  # distance
+
+    def table(self, q: Tensor, scale: float, first: int, end: int) -> DistanceTable:
+        """The score terms of queries at the distances ``first`` to ``end - 1``, ``[B, H, T, n]`` in float32.
+
+        Queries of half precision are multiplied in half precision with sums in float32.
+        """
+        x = self.relative.shift(q.float(), self.relative.v)
+        late = q.dtype == torch.float16  # where small numbers lose digits
+        x = x if late else x * scale
+        if self.keys is None and self.relative.projection is not None:
+            x = x @ self.relative.projection.float()
+        vectors = self.relative.vectors.float() if self.keys is None else self.keys
+        vectors = vectors[:, first - self.first : end - self.first].mT
+        if self.keys is None or q.dtype == torch.float32:
+            terms = x @ vectors
+        else:
+            terms = multiply_in_half(x, vectors.expand(*x.shape[:2], -1, -1), q.dtype)
+        return DistanceTable(terms * scale if late else terms, first, clipped=False)
+
+    def shift_queries(self, q: Tensor) -> Tensor:
+        """Queries plus u, so that their products with keys hold ``u . k``."""
+        return self.relative.shift(q.float(), self.relative.u).to(q.dtype)
+
+
+def relative_terms(position: Position, q: Tensor, first: int, end: int) -> RelativeTerms | None:
+    """The relative keys of the distances ``first`` to ``end - 1``; None when the position has none."""
+    part = _tabulated_part(position, "content_bias")
+    if part is None or not _has_table(part, "relative_keys"):
+        return None
+    batch, heads, q_len, head_dim = q.shape
+    name, distance = type(part).__name__, torch.arange(first, end, device=q.device, dtype=torch.float32)
+    answer = hook_outputs.call_on_tensors(f"{name}.relative_keys", part.relative_keys, distance)
+    relative = require_relative_keys(name, answer, end - first, heads, head_dim)
+    few = batch * q_len < head_dim
+    return RelativeTerms(relative, None if few else relative.keys().float(), first)
 
 
 class Coordinates(NamedTuple):

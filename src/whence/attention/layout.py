@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -71,6 +71,33 @@ class Layout:
             reach = float_below(self.window, distance.dtype) if fractional else self.window - 1
         low = 0 if self.causal else None if reach is None else -reach
         return distance if low is None and reach is None else distance.clamp(min=low, max=reach)
+
+    def visible_keys(self, rows: slice) -> slice:
+        """A range of keys outside of which causality and window hide every key from these rows; all keys if it is not known."""
+        keys = self.k_positions.shape[1]
+        if self.offset is None:
+            return slice(0, keys)
+        first, end = 0, keys
+        if self.causal:
+            end = self.offset + rows.stop
+        elif self.window is not None:
+            end = self.offset + rows.stop + self.window - 1
+        if self.window is not None:
+            first = self.offset + rows.start - self.window + 1
+        first = min(max(first, 0), keys - 1)  # rows that see no key get one, which is hidden
+        return slice(first, max(min(end, keys), first + 1))
+
+    def select_keys(self, keys: slice) -> Layout:
+        """The layout of all queries and some keys. No mask is of single pairs, and no length is that of all keys."""
+        assert self.pair_mask is None
+        segment_ids = self.k_segment_ids
+        return replace(
+            self,
+            k_positions=self.k_positions[:, keys],
+            offset=None if self.offset is None else self.offset - keys.start,
+            real=None if self.real is None else self.real[:, keys],
+            k_segment_ids=None if segment_ids is None else segment_ids[:, keys],
+        )
 
     def token_mask(self, rows: slice | None = None) -> Tensor | None:
         """Which keys are real and in the segment of the query, at any distance: ``[B or 1, T or 1, S]``; None if all are."""

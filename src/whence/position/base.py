@@ -43,6 +43,7 @@ from whence.position.coordinate_table import CoordinateTable, require_coordinate
 from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.hook_types import HookGradients, PairFunction, Rows
 from whence.position.parameter import format_setting
+from whence.position.relative_keys import RelativeKeys
 from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
+OPTIONAL_CONTENT_HOOK = "relative_keys"
 #: hooks that return a table of distances, and the hook whose default evaluates the table
 TABLE_HOOKS = {
     "content_bias_table": "content_bias", "coordinate_bias_table": "content_bias", "value_bias_table": "value_bias"
@@ -98,7 +100,7 @@ class Position(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for hook in (*HOOKS, *OPTIONAL_HOOKS, *TABLE_HOOKS):
+        for hook in (*HOOKS, *OPTIONAL_HOOKS, OPTIONAL_CONTENT_HOOK, *TABLE_HOOKS):
             if hook in cls.__dict__:
                 _require_hook_parameters(cls, hook)
         for hook in sorted(set(TABLE_HOOKS.values())):  # one term, written in one of several ways
@@ -119,6 +121,9 @@ class Position(nn.Module):
             for optional in OPTIONAL_HOOKS:
                 if optional not in cls.__dict__:
                     setattr(cls, optional, getattr(Position, optional))
+        ways_of_content = {"content_bias", *(table for table, term in TABLE_HOOKS.items() if term == "content_bias")}
+        if ways_of_content & cls.__dict__.keys() and OPTIONAL_CONTENT_HOOK not in cls.__dict__:
+            setattr(cls, OPTIONAL_CONTENT_HOOK, getattr(Position, OPTIONAL_CONTENT_HOOK))
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
@@ -253,6 +258,14 @@ class Position(nn.Module):
         With ``length="query"`` the effect of a distance differs between queries, so there is no table of distances. A kernel
         evaluates such a function for each pair instead: ``triton`` one that has a ``form``, ``flex`` any that does not
         learn. Without it, the call runs on ``blockwise``.
+        """
+        return None
+
+    def relative_keys(self, distance: Tensor) -> RelativeKeys | None:
+        """``content_bias`` as ``scale * (u . k_j + (q_i + v) . W r_d)``, if it has this form: the vectors at n distances d.
+
+        q and k are those after rotation. Where positions are consecutive, the fused kernels read the products of blocks of queries
+        with the vectors of all distances. ``content_bias`` serves any positions.
         """
         return None
 

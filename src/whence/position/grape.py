@@ -68,13 +68,13 @@ class GrapeA(Position):
 
     def content_bias(self, rows: Rows) -> Tensor:
         dtype = rows.scores.dtype
-        gates = torch.zeros((), dtype=dtype, device=rows.scores.device)
-        if self.v is not None:
-            gates = gates + self._gates(rows.unrotated_q, self.v)[..., None]
+        slope = self.omega().to(dtype) * self.get_buffer("_slope").to(dtype)  # [H, 1]
+        # few operations on all pairs: their slope, and its product with the distance
+        terms = [] if self.v is None else [(slope * self._gates(rows.unrotated_q, self.v))[..., None]]
         if self.u is not None:
-            gates = gates + self._gates(rows.unrotated_k, self.u)[..., None, :]
-        slope = (self.omega().to(dtype) * self.get_buffer("_slope").to(dtype))[..., None]  # [H, 1, 1]
-        return -slope * rows.distance.to(dtype)[:, None] * gates
+            terms.append((slope * self._gates(rows.unrotated_k, self.u))[..., None, :])
+        slopes = terms[0] if len(terms) == 1 else terms[0] + terms[1]
+        return -rows.distance.to(dtype)[:, None] * slopes
 
     def _gates(self, x: Tensor, direction: Tensor) -> Tensor:
         """The gate of each token of x ``[B, H, n, D]``: ``[B, H, n]``."""

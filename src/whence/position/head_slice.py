@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from whence.errors import usage_error
 from whence.position.base import Position, require_position
 from whence.position.hook_types import HookGradients, PairFunction, ParameterGradient, Rows
+from whence.position.relative_keys import RelativeKeys
 from whence.validation import require_integer
 
 ON_CONTENT = frozenset({"rotate", "content_bias", "value_bias"})
@@ -135,6 +136,9 @@ class HeadSlice(Position):
     def pair_function(self, hook: str) -> PairFunction | None:
         own = self.mechanism.pair_function(hook)
         return None if own is None else PairFunction(self._rows(own.numbers), own.evaluate, own.form)
+
+    def relative_keys(self, distance: Tensor) -> RelativeKeys | None:
+        return self.with_views().relative_keys(distance)
 
     def _select(self, x: Tensor | None) -> Tensor | None:
         return None if x is None else self._rows(x)

@@ -16,7 +16,9 @@ DECAY, LOG_NETWORK = "decay", "log network"
 
 @dataclass(frozen=True)
 class Rows:
-    """Some query rows and all keys: the argument of ``content_bias`` and ``value_bias``.
+    """Some query rows and the keys that some of them can see: the argument of ``content_bias`` and ``value_bias``.
+
+    Some of these keys may be hidden. Keys that causality or the window hides from all rows may be left out.
 
     B batch, H query heads, T query rows, S keys, D head dimension. The batch axis of positions is B, or 1 when all
     sequences of the batch have the same positions.

@@ -5,12 +5,12 @@
 ``r_d`` is the sinusoid of the distance d (all sines, then all cosines), W projects it to a key for each head, and u
 and v are learnable vectors, one pair per head, in place of an absolute query position.
 
-The paper computes ``W r_d`` for each distance and shifts a matrix, which requires consecutive positions. Here
-``(W^T (q_i + v)) . r_{i-j}`` is split by the angle sum formulas into a vector of query i times a vector of key j, which
-works for any positions and needs no tensor larger than the scores.
+The paper computes ``W r_d`` for each distance and shifts a matrix, which requires consecutive positions. So do the fused kernels,
+for blocks of queries (``relative_keys``). ``content_bias`` splits ``(W^T (q_i + v)) . r_{i-j}`` by the angle sum formulas into a
+vector of query i times a vector of key j, which works for any positions and needs no tensor larger than the scores.
 
-Use it where the effect of distance should depend on the query's content, as in models with recurrence over segments. It
-needs the scores of every pair, so it is slower than a function of distance.
+Use it where the effect of distance should depend on the query's content, as in models with recurrence over segments. Every query
+is multiplied with the vectors of all distances, so it is slower than a function of distance.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from whence.errors import usage_error
 from whence.position.base import Position
 from whence.position.hook_types import Rows
+from whence.position.relative_keys import RelativeKeys
 from whence.position.sinusoidal import sinusoid
 from whence.validation import require_base, require_dim, require_even, require_std, require_table
 
@@ -73,6 +74,12 @@ class TransformerXL(Position):
         project = self.projection.to(dtype).reshape(heads, head_dim, self.embed_dim)
         projected = torch.einsum("bhtd,hdw->bhtw", rows.q.to(dtype) + self.v.to(dtype)[:, None, :], project)
         return (rows.scale * (by_key + self._by_distance(projected, rows, dtype))).to(rows.scores.dtype)
+
+    def relative_keys(self, distance: Tensor) -> RelativeKeys:
+        dtype = torch.promote_types(torch.promote_types(distance.dtype, self.v.dtype), torch.float32)
+        r = sinusoid(distance.to(dtype), self.embed_dim, self.base, "concatenated")
+        project = self.projection.to(dtype).reshape(-1, self.head_dim, self.embed_dim)
+        return RelativeKeys(r[None], project, self.u, self.v)
 
     def _by_distance(self, projected: Tensor, rows: Rows, dtype: torch.dtype) -> Tensor:
         """``projected_i . r_{i-j}`` for ``projected`` ``[B, H, T, embed_dim]``: ``[B, H, T, S]``."""

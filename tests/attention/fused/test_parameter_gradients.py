@@ -6,13 +6,27 @@ import pytest
 import torch
 from reference_comparison import perturb
 
-from whence import Alibi, Epar, Fire, Kerple, Position, PowerPrior, Rotary, Sink, T5Bias, WhenceError, attend
+from whence import (
+    Alibi,
+    Epar,
+    Fire,
+    Kerple,
+    Position,
+    PowerPrior,
+    Rotary,
+    Sink,
+    T5Bias,
+    TransformerXL,
+    WhenceError,
+    attend,
+)
 from whence.attention.arguments import Arguments
 from whence.attention.fused import backend
 from whence.attention.layout import resolve_layout
 from whence.derivatives import find_wrong_derivative
 from whence.position.catalogue import CATALOGUE
 from whence.position.hook_types import HookGradients, PairFunction, ParameterGradient
+from whence.position.relative_keys import RelativeKeys
 
 HEADS, LENGTH = 3, 50
 
@@ -184,6 +198,18 @@ def test_pair_functions_equal_the_hooks_and_check_reports_a_wrong_one():
     assert Fire(HEADS, hidden_dim=3).pair_function("bias").numbers.shape == (HEADS, 12)
     position.network[1] = torch.nn.GELU()
     assert position.pair_function("bias") is None
+
+
+def test_relative_keys_equal_content_bias_and_check_reports_wrong_ones():
+    class Wrong(TransformerXL):
+        def relative_keys(self, distance):
+            own = super().relative_keys(distance)
+            return RelativeKeys(own.vectors, own.projection, own.v, own.u)
+
+    position = TransformerXL(HEADS, 4, std=1.0).double()
+    assert find_wrong_derivative(position, DISTANCES) is None
+    assert find_wrong_derivative(position.select_heads(1, 2), DISTANCES) is None
+    assert "relative_keys() and content_bias() differ" in find_wrong_derivative(Wrong(HEADS, 4).double(), DISTANCES)
 
 
 def test_decay_is_used_only_as_the_whole_effect():

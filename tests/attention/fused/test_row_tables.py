@@ -18,10 +18,13 @@ from whence import (
     Sink,
     SwinBias,
     T5Bias,
+    TransformerXL,
     attend,
     explain,
 )  # fmt: skip
-from whence.attention.fused import packing
+from whence.attention.arguments import Arguments
+from whence.attention.call import prepare
+from whence.attention.fused import packing, row_blocks
 from whence.position.head_slice import select_heads
 
 interpreted = pytest.mark.usefixtures("interpreted", "poisoned")
@@ -62,6 +65,10 @@ MECHANISMS = {
     "Rotary + QueryTable": lambda h, d, e: Rotary() + QueryTable(h, d, rank=3, extent=20),
     "Swin": lambda h, d, e: SwinBias(h, (5, 7), std=1.0),  # more tokens than places: the edge of the table
     "Swin + Epar": lambda h, d, e: SwinBias(h, (3, 2, 9), std=1.0) + Epar(h, context=40, learnable=True),
+    "TransformerXL": lambda h, d, e: TransformerXL(h, d),
+    "Rotary + TransformerXL + Epar": lambda h, d, e: (
+        Rotary() + TransformerXL(h, d, embed_dim=20) + Epar(h, context=40, learnable=True)
+    ),
     "own": lambda h, d, e: Distant(d),
     "own, one entry": lambda h, d, e: Distant(d, 1, clipped=True),
 }
@@ -80,8 +87,16 @@ CASES = [
     ("Swin", "both sides, scaled", PAIR, HALF),
     ("Swin", "lengths", FEW, SINGLE),
     ("Swin + Epar", "segment_ids", EARLIER, SINGLE),
+    ("TransformerXL", "both sides", FEW, SINGLE),
     ("own", "causal", (1, 2, 1, 70, 70, 16, 1), SINGLE),
     ("own, one entry", "both sides", (1, 2, 1, 20, 20, 16, 1), SINGLE),
+]
+
+
+BLOCKS = [
+    ("TransformerXL", "segment_ids", (1, 2, 2, 50, 50, 16, 20), HALF),
+    ("Rotary + TransformerXL + Epar", "both sides", (1, 2, 1, 20, 30, 16, 16), SINGLE),
+    ("Shaw + Alibi + Sink", "window, both sides", (1, 2, 1, 21, 21, 16, 16), SINGLE),
 ]
 
 
@@ -108,6 +123,31 @@ def test_forward_and_gradients(mechanism, mask, shape, dtype):
 
 
 @interpreted
+@pytest.mark.parametrize(
+    "mechanism, mask, shape, dtype", BLOCKS, ids=lambda x: "x".join(map(str, x)) if isinstance(x, tuple) else str(x)
+)
+def test_long_tables_in_blocks_of_rows(mechanism, mask, shape, dtype, monkeypatch):
+    """Three blocks, the last one smaller."""
+    monkeypatch.setattr(row_blocks, "rows_per_block", lambda call, relative: -(-2 * shape[3] // 5))
+    check(mechanism, mask, shape, dtype)
+
+
+@pytest.mark.parametrize("position, entries", [(TransformerXL(2, 16), 80), (QueryTable(2, 16, extent=40), 40)])
+def test_a_table_of_a_block_is_below_the_limit(position, entries, monkeypatch):
+    monkeypatch.setattr(row_blocks, "MIN_ROWS", 1)
+    q = torch.zeros(1, 2, 80, 16)
+    call = prepare(Arguments(q, q, q, position=position, causal=True))
+    relative = None if entries == 40 else object()
+    for limit, rows in ((2 * 80 * entries, 80), (2 * 7 * entries + 1, 7), (1, 1)):
+        monkeypatch.setattr(row_blocks, "MAX_NUMBERS", limit)
+        assert row_blocks.rows_per_block(call, relative) == rows
+    monkeypatch.setattr(row_blocks, "MIN_ROWS", 64)
+    assert row_blocks.rows_per_block(call, relative) == 64
+    monkeypatch.setattr(row_blocks, "MAX_INDEX", 2 * 5 * entries)
+    assert row_blocks.rows_per_block(call, relative) == 5
+
+
+@interpreted
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_gradients_of_a_table_beside_content():
     check("Shaw, keys + all", "causal", ODD, SINGLE)
@@ -122,7 +162,7 @@ def test_pointer_loads(monkeypatch):
 @interpreted
 def test_cached_decoding_equals_one_pass():
     q, k, v, _ = random_inputs(1, 2, 1, 50, 50, 16, 16)
-    for position in (perturb(Shaw(16, clip=5)), perturb(QueryTable(2, 16, rank=3, extent=30))):
+    for position in map(perturb, (Shaw(16, clip=5), QueryTable(2, 16, rank=3, extent=30), TransformerXL(2, 16))):
         options = {"position": position, "causal": True, "backend": "triton"}
         with torch.no_grad():
             whole, cache = attend(q, k, v, **options), KVCache()
@@ -166,6 +206,7 @@ def test_auto_takes_the_kernels_where_content_is_a_table_and_only_there():
         SwinBias(2, (2, 3)),
         Rotary() + QueryTable(2, 16) + Sink(2),
         select_heads(QueryTable(4, 16), 1, 3),
+        select_heads(TransformerXL(4, 16), 1, 3),
         Distant(16),
     ):
         assert explained(position).backend == "triton"
@@ -234,8 +275,11 @@ def test_long_texts_on_a_gpu(pointers, monkeypatch):
     if pointers:
         monkeypatch.setattr(packing, "has_tma", lambda device: False)
     for width in (64, 128):
-        for mechanism in ("Shaw", "QueryTable"):
+        for mechanism in ("Shaw", "QueryTable", "TransformerXL"):
             check(mechanism, "causal", (1, 2, 2, 5000, 5000, width, width), torch.bfloat16, "cuda")
+    monkeypatch.setattr(row_blocks, "MAX_NUMBERS", 1 << 24)
+    for mechanism in ("QueryTable", "TransformerXL"):
+        check(mechanism, "causal", (1, 2, 2, 5000, 5000, 64, 64), torch.bfloat16, "cuda")
 
 
 @pytest.mark.gpu
@@ -243,6 +287,6 @@ def test_long_texts_on_a_gpu(pointers, monkeypatch):
 def test_gradients_repeat_on_a_gpu():
     """Entries are stored by one program, in a fixed order."""
     *tensors, grad_out = random_inputs(2, 8, 2, 1000, 1000, 64, 64, dtype=torch.bfloat16, device="cuda")
-    for position in (Shaw(64).cuda(), QueryTable(8, 64, extent=300).cuda()):
+    for position in (Shaw(64).cuda(), QueryTable(8, 64, extent=300).cuda(), TransformerXL(8, 64).cuda()):
         first, again = (run(position, tensors, grad_out, {"causal": True}, backend="triton") for _ in range(2))
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

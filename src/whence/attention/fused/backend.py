@@ -15,8 +15,15 @@ from torch import Tensor
 from whence import hook_outputs
 from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
-from whence.attention.content_tables import CONTENT, content_bias_table, coordinate_bias_table, value_bias_table
-from whence.attention.fused import ops, packing, scaled_distance
+from whence.attention.content_tables import (
+    CONTENT,
+    RelativeTerms,
+    content_bias_table,
+    coordinate_bias_table,
+    relative_terms,
+    value_bias_table,
+)
+from whence.attention.fused import ops, packing, row_blocks, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
     LOG2E,
@@ -127,6 +134,17 @@ def is_interpreted() -> bool:
 
 def attend(call: Call) -> Tensor:
     """The output ``[B, H, T, E]`` in the dtype of q, or float32 with vectors added to the values."""
+    if not call.position.effects & CONTENT:
+        return attend_rows(call)
+    relative = relative_terms(call.position, call.q, *row_blocks.visible_distances(call))
+    rows = row_blocks.rows_per_block(call, relative)
+    if rows == call.q.shape[2]:
+        return attend_rows(call, relative)
+    return row_blocks.attend_in_blocks(call, rows, lambda block: attend_rows(block, relative))
+
+
+def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
+    """The same by one call of the operator. ``relative``: of a mechanism with ``relative_keys``."""
     q, k, v, position, layout = call.q, call.k, call.v, call.position, call.layout
     assert layout.offset is not None
     batch, heads, q_len, kv_len = q.shape[0], q.shape[1], q.shape[2], k.shape[2]
@@ -156,6 +174,8 @@ def attend(call: Call) -> Tensor:
         effects = replace(effects, q_clock=call.clock.q, k_clock=call.clock.k)
     unrotated_q = q if call.projected_q is None else call.projected_q
     content = content_bias_table(position, q, unrotated_q, call.scale, call.q_input)
+    if relative is not None:
+        content, q = relative.table(q, call.scale, *row_blocks.visible_distances(call)), relative.shift_queries(q)
     if content is not None:
         effects = replace(
             effects, content_table=content.values, content_first=content.first, content_clipped=content.clipped
