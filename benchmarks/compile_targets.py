@@ -58,6 +58,7 @@ POSITIONS = {
     "shaw": lambda heads, head_dim: whence.Shaw(head_dim),
     "query table + t5": lambda heads, head_dim: whence.QueryTable(heads, head_dim) + whence.T5Bias(heads, std=1.0),
     "swin": lambda heads, head_dim: whence.SwinBias(heads, (16, 16)),
+    "cope": lambda heads, head_dim: whence.Cope(head_dim),
     "none": lambda heads, head_dim: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)

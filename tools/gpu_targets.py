@@ -48,7 +48,7 @@ TARGETS = (
         "tables of content, over flash", 10.0, ("content",),
         ("shaw", "shaw, keys", "query table", "swin", "transformer-xl"), "flash",
     ),
-    Target("content on `blockwise` (CoPE), over flash", 10.0, ("content",), ("cope",), "flash"),
+    Target("content by gated counts (CoPE), over flash", 10.0, ("content",), ("cope",), "flash"),
     Target("content of all pairs on `blockwise`, over flash", 10.0, ("content",), ("grape", "dape"), "flash"),
     Target("head dim 128, 8192 tokens, over cuDNN", 1.25, ("tokens 8192",), ("epar", "power prior", "function"), "cudnn"),
     Target("a clock, over ALiBi", 1.1, ("clock 64", "clock 128", "clock grouped"), ("clock",), "alibi"),

@@ -83,7 +83,7 @@ MUTANTS = [
     (P + "kerple.py", "return -self.r1() * torch.log1p", "return self.r1() * torch.log1p", ["tests/position/test_kerple.py"]),
     (P + "power_prior.py", "return -torch.where(is_zero", "return torch.where(is_zero", ["tests/position/test_power_prior.py"]),
     (P + "shaw.py", ".flip(-2).mT)", ".mT)", ["tests/position/test_shaw.py"]),
-    (P + "cope.py", "descending=True", "descending=False", ["tests/position/test_cope.py"]),
+    (P + "gated_count.py", "descending=True", "descending=False", ["tests/position/test_cope.py"]),
     # derivatives supplied for fast kernels
     (P + "epar.py", "* (decay - 1)", "* (decay + 1)", RATES),
     (P + "power_prior.py", "-moving * log", "moving * log", RATES),

@@ -156,7 +156,7 @@ def describe(call: Call) -> Request:
         dropout=call.dropout > 0,
         grouped_heads=bool(q.shape[1] != k.shape[1]),  # under torch.jit.trace, shapes are tensors
         no_table=why_no_table(position, layout),
-        no_content_table=why_no_content_tables(position, call.scale, call.dropout)
+        no_content_table=why_no_content_tables(position, call.scale, call.dropout, max(q.shape[3], call.v.shape[3]))
         or why_no_table(position, layout, content=False),
         pair_form=None if call.pair_function is None else call.pair_function.form,
         compiling=torch.compiler.is_compiling(),

@@ -1,4 +1,4 @@
-"""Content effects that are tables of distances (``content_bias_table``, ``value_bias_table``), for backends that read tables."""
+"""Content effects that are tables, of distances, coordinates or gated counts, for backends that read tables."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from whence.attention.layout import Layout
 from whence.position.base import TABLE_HOOKS, Position
 from whence.position.coordinate_table import require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
+from whence.position.gated_count import require_gated_table
 from whence.position.head_slice import HeadSlice
 from whence.position.relative_keys import RelativeKeys, require_relative_keys
 
 CONTENT = frozenset(TABLE_HOOKS.values())
+MAX_GATED_HEAD_DIM = 128  # larger tiles do not fit beside the gates and counts
 
 
-def why_no_content_tables(position: Position, scale: float, dropout: float) -> str | None:
+def why_no_content_tables(position: Position, scale: float, dropout: float, head_dim: int) -> str | None:
     """Why the content effects are not one table of score terms and one of value vectors, as a clause; None when they are."""
     for hook in sorted(CONTENT & position.effects):
         parts = [part for part in position.parts if hook in part.effects]
@@ -33,6 +35,9 @@ def why_no_content_tables(position: Position, scale: float, dropout: float) -> s
         adds = torch.is_grad_enabled() and parts[0].trainable and _has_table(parts[0], "coordinate_bias_table")
         if adds and torch.are_deterministic_algorithms_enabled():
             return "the gradient of a coordinate_bias_table is added by atomics, and deterministic algorithms are on"
+    counting = _tabulated_part(position, "content_bias")
+    if counting is not None and _has_table(counting, "gated_bias_table"):
+        return _why_not_gated(counting, position, dropout, head_dim)
     if "value_bias" in position.effects and dropout:
         return "a value_bias_table needs weights without dropout"
     if "value_bias" in position.effects and "clock" in position.effects:
@@ -40,6 +45,33 @@ def why_no_content_tables(position: Position, scale: float, dropout: float) -> s
     if "content_bias" in position.effects and not abs(scale) > 2.0**-64:
         return f"scores have the scale {scale}, and the table is divided by it"
     return None
+
+
+def _why_not_gated(counting: Position, position: Position, dropout: float, head_dim: int) -> str | None:
+    """Why the kernels with gated counts do not compute the call, as a clause; None if they do."""
+    name, others = type(counting).__name__, position.effects - {"embed", "rotate", "content_bias"}
+    if others:
+        return f"{name} counts by gates, and its kernels do not combine that with {' and '.join(sorted(others))}"
+    if dropout:
+        return f"{name} counts by gates, and its kernels have no dropout"
+    if head_dim > MAX_GATED_HEAD_DIM:
+        return (
+            f"{name} counts by gates, and its kernels have head dimensions up to {MAX_GATED_HEAD_DIM}, not {head_dim}"
+        )
+    return None
+
+
+def gated_bias_table(position: Position, q: Tensor, unrotated_q: Tensor, scale: float) -> Tensor | None:
+    """The score terms of each query by gated count, ``[B, H, T, n]``, in at least float32; None when there are none."""
+    part = _tabulated_part(position, "content_bias")
+    if part is None or not _has_table(part, "gated_bias_table"):
+        return None
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    name = type(part).__name__
+    table = hook_outputs.call_on_tensors(
+        f"{name}.gated_bias_table", part.gated_bias_table, q.to(dtype), unrotated_q.to(dtype), scale
+    )
+    return require_gated_table(name, table, q.shape).to(dtype)
 
 
 def _table_hooks(hook: str) -> list[str]:

@@ -9,9 +9,10 @@ hook                               returns                               used by
 ``rotate(q, k, q_pos, k_pos)``     like q and k; wider if ``widens``     rotary, PoPE, log-n temperature
 ``score_scale(distance, length)``  ``[n]`` or ``[heads, n]``, factors    EPAR
 ``bias(distance, length)``         ``[n]`` or ``[heads, n]``, terms      ALiBi, T5, power prior, ...
-``content_bias(rows)``             score terms ``[B, H, T, S]``          CoPE, DAPE, GRAPE-A
+``content_bias(rows)``             score terms ``[B, H, T, S]``          DAPE, GRAPE-A
 ``content_bias_table(q, ...)``     the same as a table of distances      Shaw, QueryTable
 ``coordinate_bias_table(dtype)``   the same as a table of coordinates    SwinBias
+``gated_bias_table(q, ...)``       the same as a table of gated counts   CoPE
 ``value_bias(weights, rows)``      output terms ``[B, H, T, E]``         your own
 ``value_bias_table()``             the same as a table of distances      Shaw
 ``sink(position, length)``         ``[n]`` or ``[heads, n]``, logits     StableMask, Sink
@@ -41,6 +42,7 @@ from torch import Tensor, nn
 from whence.errors import WhenceError, usage_error
 from whence.position.coordinate_table import CoordinateTable, require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
+from whence.position.gated_count import count_gates, interpolate, require_gated_table
 from whence.position.hook_types import HookGradients, PairFunction, Rows
 from whence.position.parameter import format_setting
 from whence.position.relative_keys import RelativeKeys
@@ -52,9 +54,10 @@ if TYPE_CHECKING:
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
 OPTIONAL_CONTENT_HOOK = "relative_keys"
-#: hooks that return a table of distances, and the hook whose default evaluates the table
+#: hooks that return a table, and the hook whose default evaluates the table
 TABLE_HOOKS = {
-    "content_bias_table": "content_bias", "coordinate_bias_table": "content_bias", "value_bias_table": "value_bias"
+    "content_bias_table": "content_bias", "coordinate_bias_table": "content_bias", "gated_bias_table": "content_bias",
+    "value_bias_table": "value_bias",
 }  # fmt: skip
 LENGTHS = ("context", "query", "sequence")
 
@@ -184,6 +187,10 @@ class Position(nn.Module):
         if table is not None:
             require_distance_table(name, "content_bias_table", table, (*rows.q.shape[:3], -1))
             return table.gather(rows.distance).to(rows.scores.dtype)
+        gated = self.gated_bias_table(rows.q, rows.unrotated_q, rows.scale)
+        if gated is not None:
+            require_gated_table(name, gated, rows.q.shape)
+            return interpolate(gated, count_gates(rows, gated.shape[-1] - 1)).to(rows.scores.dtype)
         coordinates = self.coordinate_bias_table(rows.scores.dtype)
         if coordinates is None:
             return None
@@ -203,6 +210,15 @@ class Position(nn.Module):
         """``content_bias`` of a mechanism with a number for each difference of coordinates on a grid: ``[heads or 1, n]``.
 
         Write this hook instead of ``content_bias``, as for ``content_bias_table``.
+        """
+        return None
+
+    def gated_bias_table(self, q: Tensor, unrotated_q: Tensor, scale: float) -> Tensor | None:
+        """``content_bias`` of a mechanism that counts keys by gates: ``[B, H, T, n]``, a query's terms at the counts 0 to n - 1.
+
+        The gate of a query and a key is the sigmoid of their score. The count at a key is the sum of the gates from this key to
+        the latest visible one, and n - 1 at most; the term is interpolated between the two nearest counts. ``q`` and ``unrotated_q``
+        are those of ``content_bias_table``. Write this hook instead of ``content_bias``.
         """
         return None
 

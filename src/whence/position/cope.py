@@ -8,7 +8,8 @@ As in the authors' code, the gate uses the scaled score, and q . e is not scaled
 instead of the rows of e: the result is the same and needs no tensor of size queries x keys x head_dim.
 
 Use it where what counts is the number of certain tokens, such as sentences or commas, and not the number of all tokens.
-It needs the scores of every pair, so it is slower than a function of distance.
+On a GPU one fused kernel computes it. It is slower than a function of distance where many keys have a position below
+``positions - 1``: beyond, all keys of a query share one term.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.position.base import Position
+from whence.position.gated_count import count_gates
 from whence.position.hook_types import Rows
 from whence.validation import require_dim, require_integer, require_table
 
@@ -51,26 +53,13 @@ class Cope(Position):
         self.e = nn.Parameter(torch.empty(require_table("Cope", *shape)))
         nn.init.normal_(self.e, std=0.02)
 
-    def content_bias(self, rows: Rows) -> Tensor:
-        position = self.contextual_positions(rows)
-        floor = position.floor()
-        dtype = torch.promote_types(rows.q.dtype, self.e.dtype)
-        products = rows.q.to(dtype) @ self.e.to(dtype).mT  # [B, H, T, positions]
-        low = products.gather(-1, floor.long())
-        high = products.gather(-1, position.ceil().long())
-        return torch.lerp(low.to(position.dtype), high.to(position.dtype), position - floor).to(rows.scores.dtype)
+    def gated_bias_table(self, q: Tensor, unrotated_q: Tensor, scale: float) -> Tensor:
+        dtype = torch.promote_types(q.dtype, self.e.dtype)
+        return q.to(dtype) @ self.e.to(dtype).mT  # [B, H, T, positions]
 
     def contextual_positions(self, rows: Rows) -> Tensor:
         """The contextual position of every key for every query, ``[B, H, T, S]``, in float32 or float64."""
-        scores = rows.scores.to(torch.promote_types(rows.scores.dtype, torch.float32))
-        gates = torch.where(rows.visible, torch.sigmoid(scores), 0.0)
-        # keys may be in any order: sum from the latest position backwards, then restore the order of the keys
-        # a stable sort matters for equal positions only, and ONNX has none
-        options = {} if torch.compiler.is_exporting() else {"stable": True}
-        latest_first = rows.k_positions.sort(dim=-1, descending=True, **options).indices
-        restore = latest_first.argsort(dim=-1)[:, None, None, :].expand_as(gates)
-        sums = gates.gather(-1, latest_first[:, None, None, :].expand_as(gates)).cumsum(-1)
-        return sums.gather(-1, restore).clamp(max=self.positions - 1)
+        return count_gates(rows, self.positions - 1)
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "head_dim", self.head_dim

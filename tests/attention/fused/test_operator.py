@@ -328,7 +328,10 @@ UNSUPPORTED = {
         lambda: ({"position": Shaw(16), "dropout": 0.1}, tokens()),
         "content_bias.*value_bias.*dropout",
     ),
-    "content_bias": (lambda: ({"position": Cope(16)}, tokens()), "content_bias"),
+    "gated counts beside a sink": (
+        lambda: ({"position": Cope(16) + Sink(HEADS)}, tokens()),
+        "content_bias.*Cope.*sink",
+    ),
     "a length for each query beside a table": (
         lambda: ({"position": T5Bias(HEADS) + Fire(HEADS)}, tokens()),
         r"Fire.*length='query'",

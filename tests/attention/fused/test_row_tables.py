@@ -7,7 +7,6 @@ from reference_comparison import check_against_reference, perturb, random_inputs
 
 from whence import (
     Alibi,
-    Cope,
     DistanceTable,
     Epar,
     KVCache,
@@ -212,7 +211,6 @@ def test_auto_takes_the_kernels_where_content_is_a_table_and_only_there():
         assert explained(position).backend == "triton"
     assert explained(keys, dropout=0.1).backend == "triton"
     assert "Plain has no content_bias_table" in refusal(Plain(16))
-    assert "Cope has no content_bias_table" in refusal(Cope(16))
     assert "2 parts" in refusal(keys + QueryTable(2, 16))
     assert "dropout" in refusal(shaw, dropout=0.1)
     assert "scale 0.0" in refusal(keys, scale=0.0)

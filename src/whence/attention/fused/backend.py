@@ -20,10 +20,11 @@ from whence.attention.content_tables import (
     RelativeTerms,
     content_bias_table,
     coordinate_bias_table,
+    gated_bias_table,
     relative_terms,
     value_bias_table,
 )
-from whence.attention.fused import ops, packing, row_blocks, scaled_distance
+from whence.attention.fused import gated_ops, ops, packing, row_blocks, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
     LOG2E,
@@ -160,19 +161,23 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
         k_segment_ids=layout.k_segment_ids,
         skip_blocks=skip and can_skip_blocks(layout, q_len, kv_len),
     )
+    softmax = Softmax(call.scale, call.temperature, call.dropout, None)
+    unrotated_q = q if call.projected_q is None else call.projected_q
+    gated = gated_bias_table(position, q, unrotated_q, call.scale)
+    if gated is not None:
+        return gated_ops.gated_attention(q, k, v, gated, mask, softmax)
     places = layout.q_positions.float()[..., None]
     sink = evaluate(position, "sink", places, heads, layout.length_of, temperature=call.temperature)
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
-    softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
+    softmax = replace(softmax, seed=seed)
     if call.pair_function is None:
         effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink)
     else:
         effects, gradients = scaled_distance.function_effects(call.pair_function, q, kv_len, layout, softmax, sink)
     if call.clock is not None:
         effects = replace(effects, q_clock=call.clock.q, k_clock=call.clock.k)
-    unrotated_q = q if call.projected_q is None else call.projected_q
     content = content_bias_table(position, q, unrotated_q, call.scale, call.q_input)
     if relative is not None:
         content, q = relative.table(q, call.scale, *row_blocks.visible_distances(call)), relative.shift_queries(q)

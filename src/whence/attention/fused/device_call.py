@@ -203,13 +203,18 @@ class DeviceCall(CallFacts):
         """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call
         share, or a pointer with the strides of batch, head and row, and the dim."""
         if not self.has_tma:
-            return (x, *x.stride()[:3], x.shape[3])
+            return plain_pointer(x)
         key = (id(x), rows, block_d)  # the descriptor keeps x alive, so its id stays unique
         if key not in self._descriptors:
             # an axis of size 1 may have any stride, but TMA checks it anyway
             strides = [stride if n > 1 else block_d for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
             self._descriptors[key] = TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
         return self._descriptors[key]
+
+
+def plain_pointer(x: Tensor) -> tuple[Any, ...]:
+    """``[B, H, length, dim]`` as kernels take it without TMA: a pointer with strides, and the dim."""
+    return (x, *x.stride()[:3], x.shape[3])
 
 
 class Segments:

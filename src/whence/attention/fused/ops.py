@@ -89,7 +89,7 @@ class OperatorFacts:
 operator_facts = OperatorFacts()
 
 
-def _device_of(q: Tensor) -> AbstractContextManager[object]:
+def device_of(q: Tensor) -> AbstractContextManager[object]:
     """Kernels run on the current device, which may differ from that of q."""
     if q.device.type != "cuda" or torch._C._cuda_getDevice() == q.device.index:
         return nullcontext()
@@ -102,11 +102,11 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     from whence.attention.fused import launch
 
     call = FusedCall.unflatten(arguments)
-    with _device_of(call.q):
+    with device_of(call.q):
         on_device = operator_facts.describe(call, arguments)
         out, lse, max_distance, weight_sums = launch.forward(on_device)
     if on_device.q is not call.q or on_device.v is not call.v:
-        out = _copy_into(empty_output(call.q, call.v), out)
+        out = copy_into(empty_output(call.q, call.v), out)
     return out, lse, max_distance, weight_sums
 
 
@@ -122,7 +122,7 @@ def _backward(
 
     *arguments, needed = rest
     call = FusedCall.unflatten(tuple(arguments))
-    with _device_of(call.q):
+    with device_of(call.q):
         on_device = operator_facts.describe(call, tuple(arguments))
         selected = launch.select_gradients(call.effects, call.gradients, needed)
         dq, dk, dv, delta, sums, d_table, q_sums, k_sums, d_content = launch.backward(
@@ -139,12 +139,12 @@ def _backward(
     d_q_clock = q_sums.double().div_(temperature) if needed[4] and q_sums is not None else None
     d_k_clock = k_sums.double().div_(-temperature) if needed[5] and k_sums is not None else None
     three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
-    dq, dk, dv = (d if used is x else _copy_into(torch.empty_like(x), d) for d, used, x in three)
+    dq, dk, dv = (d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three)
     others = (d_table, d_sink, d_q_clock, d_k_clock, d_content, sums)
     return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in others)
 
 
-def _copy_into(target: Tensor, x: Tensor) -> Tensor:
+def copy_into(target: Tensor, x: Tensor) -> Tensor:
     """Copy a result computed from an aligned copy into the shape and strides of the original."""
     return target.copy_(x[..., : target.shape[-1]])
 
@@ -189,7 +189,7 @@ def _backward_shapes(
 # --- gradients -----------------------------------------------------------------------------------------------------
 
 
-def _run_below_autograd(operator: Any, implementation: Any, arguments: tuple[Any, ...], num_tensors: int) -> Any:
+def run_below_autograd(operator: Any, implementation: Any, arguments: tuple[Any, ...], num_tensors: int) -> Any:
     """Run an operator, at once if nothing intercepts it: torch's dispatcher would convert all arguments a second time."""
     with torch._C._AutoDispatchBelowAutograd():
         return (implementation if _are_plain(arguments[:num_tensors]) else operator)(*arguments)
@@ -209,12 +209,12 @@ def _are_plain(tensors: tuple[Any, ...]) -> bool:
 
 
 def _compute(arguments: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _run_below_autograd(torch.ops.whence.fused_attention.default, _forward, arguments, NUM_TENSORS)
+    return run_below_autograd(torch.ops.whence.fused_attention.default, _forward, arguments, NUM_TENSORS)
 
 
 def _compute_backward(arguments: tuple[Any, ...]) -> tuple[Tensor, ...]:
     operator = torch.ops.whence.fused_attention_backward.default
-    return _run_below_autograd(operator, _backward, arguments, NUM_TENSORS + 6)
+    return run_below_autograd(operator, _backward, arguments, NUM_TENSORS + 6)
 
 
 class FusedForward(torch.autograd.Function):

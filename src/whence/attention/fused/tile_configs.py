@@ -149,3 +149,21 @@ def decode_config(rows: int, head_dim: int, element_size: int) -> TileConfig:
     if element_size == 4 or head_dim > 128:
         return TileConfig(rows, 32, 4, 2)
     return TileConfig(rows, 128, 4, 2) if rows <= 32 else TileConfig(rows, 64, 4, 3)
+
+
+def gated_forward_config(head_dim: int, element_size: int, q_len: int) -> tuple[TileConfig, int]:
+    """For kernels with gated counts, which load by pointers, with the keys of a gated tile: compiled, not measured."""
+    rows = 16 if q_len <= 16 else 64
+    if element_size == 4:
+        return TileConfig(rows, 32, 4, 1), 32
+    return TileConfig(rows, 64, 4, 2), 32
+
+
+def gated_backward_configs(head_dim: int, element_size: int) -> tuple[tuple[TileConfig, int], tuple[TileConfig, int]]:
+    """Tiles of dq with the keys of a gated tile, and of dk and dv with its queries.
+
+    Both have equal blocks of keys, and the first has at least the queries of the second.
+    """
+    if element_size == 4:
+        return (TileConfig(32, 32, 4, 1), 16), (TileConfig(32, 32, 4, 1), 16)
+    return (TileConfig(64, 64, 4, 2), 16), (TileConfig(64, 64, 4, 2), 16)
