@@ -5,7 +5,7 @@ a row in both directions. For each tile of keys that is not plain attention it s
 kernel for dk and dv can treat every tile alone. They are ``[B, H, key tiles, stored rows]``: the host runs both kernels
 for a limited number of rows at a time, and memory stays linear in length.
 
-The gradient of the table belongs to one program, which adds the entries of a row in a fixed order.
+The gradient of the table belongs to one program: one thread at a time adds to an entry, in a fixed order.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def gated_dq_kernel(
         passed += tl.sum(by_count, 1)
         gradient += by_gate * gates * (1.0 - gates)
         acc = tl.dot(gradient.to(k.dtype), k, acc, input_precision=INPUT_PRECISION)
+    tl.debug_barrier()  # another thread may have added to this entry: keep the order
     tl.atomic_add(rows_grad[0] + (rows_grad[1] + (entries - 1)), last_sums / temperature, mask=in_range, sem="relaxed")
     store_tile(DQ, b, h, start_m, q_len, acc * (scale / temperature), BLOCK_M, BLOCK_D)
 
