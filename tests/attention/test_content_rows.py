@@ -1,10 +1,13 @@
 """What content hooks see beside rotated queries and keys: those before rotation, and values; and wider queries and keys."""
 
+import itertools
+
 import pytest
 import torch
 
 import whence
-from whence import Attention, KVCache, Position, Rotary, Shaw, WhenceError, attend
+from whence import Attention, Dape, Epar, Fire, GrapeA, KVCache, Position, Rotary, Shaw, WhenceError, attend
+from whence.attention.layout import Layout
 
 
 class ValueNorm(Position):
@@ -46,6 +49,35 @@ def test_a_cache_holds_what_the_hooks_see():
     x, cache = torch.randn(2, 9, 12), KVCache()
     steps = [layer(x[:, n : n + 3], cache=cache) for n in range(0, 9, 3)]
     torch.testing.assert_close(torch.cat(steps, 1), layer(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_block_of_rows_gets_the_keys_that_some_row_sees():
+    keys = 9
+    for offset, causal, window in itertools.product((-12, -3, 0, 4, 12), (True, False), (None, 1, 3, 20)):
+        q_positions = torch.arange(6)[None] + offset
+        layout = Layout(q_positions, torch.arange(keys)[None], offset, causal, window, None, None, None)
+        for rows in (slice(0, 6), slice(0, 2), slice(2, 5)):
+            seen = layout.visible(rows)[0, 0].any(0).nonzero().flatten().tolist() or [None]
+            given = layout.visible_keys(rows)
+            assert given.stop - given.start == len(seen), (offset, causal, window, rows)
+            assert seen[0] in (None, given.start)
+            fewer = layout.select_keys(given)
+            assert torch.equal(fewer.visible(rows), layout.visible(rows)[..., given])
+            assert fewer.offset == int(fewer.q_positions[0, 0] - fewer.k_positions[0, 0])
+
+
+@pytest.mark.parametrize("options", [{"window": 3}, {"segment_ids": torch.tensor([0] * 4 + [1] * 3)}])
+def test_fewer_keys_leave_the_result_unchanged(options, small_tiles):
+    q, k, v = tensors()
+    for position in (Rotary() + ValueNorm(), GrapeA(4, 6), Epar(4, length="sequence"), Dape(4), Fire(4)):
+        results = []
+        for backend in ("reference", "blockwise"):
+            out = attend(q, k, v, position=position.double(), causal=True, backend=backend, **options)
+            wanted = [q, k, v, *(p for p in position.parameters() if p.requires_grad)]
+            gradients = torch.autograd.grad(out.square().sum(), wanted, allow_unused=True)
+            results.append([out, *(g for g in gradients if g is not None)])
+        for exact, result in zip(*results, strict=True):
+            torch.testing.assert_close(result, exact)
 
 
 def test_rows_without_values_say_so():

@@ -47,7 +47,7 @@ def require_relative_keys(mechanism: str, relative: object, n: int, heads: int, 
         rule, remedy = "it must return RelativeKeys", "return RelativeKeys(vectors, projection, u, v)"
         raise usage_error(subject, f"an output of type {type(relative).__name__}", rule, remedy)
     columns = head_dim if relative.projection is None else relative.projection.shape[-1]
-    shapes = {"vectors": (heads, n, columns), "projection": (heads, head_dim, columns)}
+    shapes: dict[str, tuple[int, ...]] = {"vectors": (heads, n, columns), "projection": (heads, head_dim, columns)}
     shapes |= {"u": (heads, head_dim), "v": (heads, head_dim)}
     for name, shape in shapes.items():
         got = getattr(relative, name)
