@@ -155,8 +155,8 @@ def gated_forward_config(head_dim: int, element_size: int, q_len: int) -> tuple[
     """For kernels with gated counts, which load by pointers, with the keys of a gated tile: compiled, not measured."""
     rows = 16 if q_len <= 16 else 64
     if element_size == 4:
-        return TileConfig(rows, 32, 4, 1), 32
-    return TileConfig(rows, 64, 4, 2), 32
+        return TileConfig(rows, 32, 4, 1), 16
+    return TileConfig(rows, 64, 4, 2), 16
 
 
 def gated_backward_configs(head_dim: int, element_size: int) -> tuple[tuple[TileConfig, int], tuple[TileConfig, int]]:
