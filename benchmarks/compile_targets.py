@@ -157,10 +157,18 @@ def largest_head_dim(target: str, dtype: torch.dtype) -> int:
     return max_head_dim(limit >= packing.TMA_SHARED_MEMORY, limit, dtype.itemsize)
 
 
+def default_head_dims(target: str, dtype: torch.dtype) -> list[int]:
+    """The largest, and one whose tiles have two parts."""
+    largest = largest_head_dim(target, dtype)
+    return [largest, largest * 3 // 4]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(SHARED_LIMITS))
-    parser.add_argument("--head-dims", nargs="+", type=int, help="Default: the largest of each target and dtype.")
+    parser.add_argument(
+        "--head-dims", nargs="+", type=int, help="Default: the largest of each target and dtype, and 3/4 of it."
+    )
     parser.add_argument("--positions", nargs="+", default=list(POSITIONS), choices=list(POSITIONS))
     parser.add_argument("--quick", action="store_true", help="One mechanism, one head dimension, bfloat16; no record.")
     parser.add_argument("--jobs", type=int, default=1, help="Number of parallel processes.")
@@ -169,7 +177,7 @@ def main() -> None:
     cases = [
         (target, name, head_dim, dtype)
         for name, target, dtype in itertools.product(args.positions, args.targets, DTYPES)
-        for head_dim in args.head_dims or [largest_head_dim(target, dtype)]
+        for head_dim in args.head_dims or default_head_dims(target, dtype)
         if 0 < head_dim <= largest_head_dim(target, dtype)  # the backend refuses others
     ]
     if args.quick:

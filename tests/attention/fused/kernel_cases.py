@@ -61,11 +61,11 @@ def masks(name, batch, queries, keys):
     return options
 
 
-# batch, heads, key heads, queries, keys, key width, value width
+# batch, heads, key heads, queries, keys, key width, value width; tiles of 40 and 48 have two parts
 ONE, SHORT, BLOCK, OVER = (
     (1, 2, 2, 1, 1, 16, 16),
-    (2, 2, 1, 17, 17, 20, 24),
-    (1, 2, 2, 63, 63, 24, 16),
+    (2, 2, 1, 17, 17, 20, 40),
+    (1, 2, 2, 63, 63, 48, 16),
     (1, 2, 1, 65, 65, 16, 20),
 )
 LONG, PAIR, EVEN, ODD = (

@@ -45,12 +45,12 @@ MECHANISMS = {
     "NoPosition": lambda h: NoPosition(),
     "Rotary": lambda h: Rotary(),
 }
-# batch, heads, key heads, queries, keys, key width, value width
+# batch, heads, key heads, queries, keys, key width, value width; tiles of 40 and 48 have two parts
 FEW, ONE_BLOCK, BLOCKS, GROUPED, TWO_SEQUENCES = (
     (2, 2, 1, 5, 5, 16, 16),
-    (1, 2, 2, 63, 63, 16, 32),
+    (1, 2, 2, 63, 63, 16, 48),
     (1, 1, 1, 70, 70, 16, 16),
-    (2, 2, 1, 66, 66, 16, 16),
+    (2, 2, 1, 66, 66, 48, 16),
     (2, 1, 1, 70, 70, 16, 16),
 )
 

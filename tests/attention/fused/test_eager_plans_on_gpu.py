@@ -64,7 +64,8 @@ def test_planned_calls(name, mask):
     position = perturb(MECHANISMS[name]()).cuda()
     index = CASES.index((name, mask))
     dtype = (torch.bfloat16, torch.float16, torch.float32)[index % 3]
-    for shape in ((2, HEADS, 2, 333, 333, 64, 64), (2, HEADS, HEADS, 9, 9, 128, 128)):
+    width = (64, 96, 80, 160)[index % 4]
+    for shape in ((2, HEADS, 2, 333, 333, width, width), (2, HEADS, HEADS, 9, 9, 128, 128)):
         *tensors, grad_out = random_inputs(*shape, dtype=dtype, device="cuda")
         options = arguments(mask, 2, *shape[3:5]) | {"skip_blocks": False}
         for _ in range(2):  # Triton launches the first time, the plan itself the second time

@@ -95,7 +95,9 @@ def test_every_mechanism_under_every_mask(name, mask):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", ["Epar + T5Bias", "Alibi + Sink", "Fire"])
-@pytest.mark.parametrize("width, value_dim", [(16, 16), (20, 72), (80, 80), (128, 128), (256, 256), (256, 64)])
+@pytest.mark.parametrize(
+    "width, value_dim", [(16, 16), (20, 72), (80, 80), (96, 160), (128, 128), (256, 256), (256, 64)]
+)
 def test_head_dims(width, value_dim, name, dtype):
     shape = (1, 2, 1, 200, 200, width, value_dim)
     where = torch.device(DEVICE)

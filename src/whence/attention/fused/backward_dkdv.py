@@ -20,14 +20,20 @@ import triton.language as tl
 from whence.attention.fused import tile_configs
 from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_base, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING, add_row_sums, finish_row_sums, zero_row_sums
+from whence.attention.fused.head_parts import (
+    dot_heads,
+    dot_weights,
+    load_parts,
+    multiply_parts,
+    store_parts,
+    zero_parts,
+)
 from whence.attention.fused.row_tables import add_rows, load_rows
 from whence.attention.fused.scaled_distance_kernels import head_table, move_table
 from whence.attention.fused.tile_ops import (
     compute_logits,
     dropout_multiplier,
-    load_tile,
     query_bounds,
-    store_tile,
     visible,
 )
 
@@ -53,11 +59,11 @@ def dkdv_step(
     distance0 = q_offset + start_m - start_n
     offs_m = tl.arange(0, BLOCK_M)
     offs_n = tl.arange(0, BLOCK_N)
-    q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
-    grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
+    q = load_parts(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+    grad_out = load_parts(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     lse = tl.load(LSE + row_stats + start_m + offs_m)
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
-    qk = tl.dot(k, tl.trans(q), input_precision=INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
+    qk = dot_heads(k, q, INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
     content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, True)
     distance = distance0 + offs_m[None, :] - offs_n[:, None]
@@ -119,9 +125,9 @@ def dkdv_step(
         p_dropped = p * multiplier
     # dv before dp: the other order needs more registers and was measured slower
     if PART != ONLY_DK:
-        dv = tl.dot(p_dropped.to(grad_out.dtype), grad_out, dv, input_precision=INPUT_PRECISION)
+        dv = dot_weights(p_dropped, grad_out, dv, INPUT_PRECISION)
     if PART != ONLY_DV:
-        dp = tl.dot(v, tl.trans(grad_out), input_precision=INPUT_PRECISION)
+        dp = dot_heads(v, grad_out, INPUT_PRECISION)
         sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
         dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, True)
         if HAS_DROPOUT:
@@ -131,7 +137,7 @@ def dkdv_step(
             key_sums = add_row_sums(dlogits, key_sums, BLOCK_N, BLOCK_M)
         if HAS_SCORE_SCALE:
             dlogits = dlogits * score_scale
-        dk = tl.dot(dlogits.to(q.dtype), q, dk, input_precision=INPUT_PRECISION)
+        dk = dot_weights(dlogits, q, dk, INPUT_PRECISION)
     return dk, dv, key_sums
 
 
@@ -278,8 +284,8 @@ def accumulate_all_queries(
     ]
 )
 def backward_dkdv_kernel(
-    Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS,
-    SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
+    Q, Q_REST, K, K_REST, V, V_REST, GRAD_OUT, GRAD_OUT_REST, DK, DK_REST, DV, DV_REST, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD,
+    SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
     table_stride, qk_scale, qk_grad_scale, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -287,6 +293,7 @@ def backward_dkdv_kernel(
     HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     NUM_STAGES: tl.constexpr, SPLIT_SLOPE_BITS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
+    Q, K, V, GRAD_OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (GRAD_OUT, GRAD_OUT_REST)
     blocks = tl.cdiv(kv_len, BLOCK_N)
     rank = tl.program_id(0) // blocks
     block = tl.program_id(0) % blocks  # the first keys are visible to the most queries, so they start first
@@ -299,10 +306,10 @@ def backward_dkdv_kernel(
         b = rank // kv_heads
     start_n = block * BLOCK_N
     offs_n = tl.arange(0, BLOCK_N)
-    k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
-    v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
-    dk = tl.zeros([BLOCK_N, BLOCK_D], tl.float32)
-    dv = tl.zeros([BLOCK_N, BLOCK_DV], tl.float32)
+    k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
+    v = load_parts(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
+    dk = zero_parts(BLOCK_N, BLOCK_D)
+    dv = zero_parts(BLOCK_N, BLOCK_DV)
     k_segment = 0
     segment_low = 0
     segment_high = 0
@@ -346,8 +353,8 @@ def backward_dkdv_kernel(
                 HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART,
             )  # fmt: skip
             weight = tl.exp2(slope * (BLOCK_N // 2 - offs_n).to(tl.float32))[:, None]
-            dk = dk * weight
-            dv = dv * weight
+            dk = multiply_parts(dk, weight)
+            dv = multiply_parts(dv, weight)
         else:
             dk, dv = accumulate_all_queries(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
@@ -365,6 +372,7 @@ def backward_dkdv_kernel(
             SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART,
         )  # fmt: skip
     if PART != ONLY_DK:
-        store_tile(DV, b, h_kv, start_n, kv_len, dv, BLOCK_N, BLOCK_DV)
+        store_parts((DV, DV_REST), b, h_kv, start_n, kv_len, dv, BLOCK_N, BLOCK_DV)
     if PART != ONLY_DV:
-        store_tile(DK, b, h_kv, start_n, kv_len, dk * qk_grad_scale, BLOCK_N, BLOCK_D)
+        dk = multiply_parts(dk, qk_grad_scale)
+        store_parts((DK, DK_REST), b, h_kv, start_n, kv_len, dk, BLOCK_N, BLOCK_D)

@@ -31,6 +31,15 @@ from whence.attention.fused.diagonals import (
     finish_row_sums,
     zero_row_sums,
 )
+from whence.attention.fused.head_parts import (
+    dot_heads,
+    dot_rows,
+    dot_weights,
+    load_parts,
+    multiply_parts,
+    store_parts,
+    zero_parts,
+)
 from whence.attention.fused.row_tables import add_rows, load_rows, store_ends, store_pairs, zero_sums
 from whence.attention.fused.scaled_distance_kernels import (
     add_function_gradients,
@@ -79,11 +88,11 @@ def dq_step(
     start_n = tl.multiple_of(start_n, BLOCK_N)
     distance0 = q_offset + start_m - start_n
     offs_n = tl.arange(0, BLOCK_N)
-    k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
-    v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
-    qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+    k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
+    v = load_parts(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
+    qk = dot_heads(q, k, INPUT_PRECISION)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
-    dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
+    dp = dot_heads(grad_out, v, INPUT_PRECISION)
     dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
     if (
@@ -176,7 +185,7 @@ def dq_step(
         low_sums, high_sums = store_pairs(
             dlogits, dlogits, content_grad, low_sums, high_sums, distance0, start_m, start_n, q_len, BLOCK_M, BLOCK_N
         )
-    acc = tl.dot(dlogits.to(k.dtype), k, acc, input_precision=INPUT_PRECISION)
+    acc = dot_weights(dlogits, k, acc, INPUT_PRECISION)
     return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums
 
 
@@ -196,8 +205,8 @@ def dq_step(
     ]
 )
 def backward_dq_kernel(
-    Q, K, V, GRAD_OUT, OUT, DQ, LSE, DELTA, TABLE, DERIVATIVES, TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_CLOCK, K_CLOCK,
-    CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, CONTENT, CONTENT_GRAD, SUMS_GRAD, SUMS_DELTA, batch, heads, q_len, lse_stride, kv_len, q_offset,
+    Q, Q_REST, K, K_REST, V, V_REST, GRAD_OUT, GRAD_OUT_REST, OUT, OUT_REST, DQ, DQ_REST, LSE, DELTA, TABLE, DERIVATIVES,
+    TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, CONTENT, CONTENT_GRAD, SUMS_GRAD, SUMS_DELTA, batch, heads, q_len, lse_stride, kv_len, q_offset,
     first_distance, window, table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
@@ -206,6 +215,8 @@ def backward_dq_kernel(
     DENSE_BIAS_GRAD: tl.constexpr, NUM_SCALE_DERIVS: tl.constexpr, NUM_BIAS_DERIVS: tl.constexpr,
     DERIV_WIDTH: tl.constexpr, SLOPE_GRAD: tl.constexpr, AMPLITUDE_GRAD: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
+    Q, K, V, DQ = (Q, Q_REST), (K, K_REST), (V, V_REST), (DQ, DQ_REST)
+    GRAD_OUT, OUT = (GRAD_OUT, GRAD_OUT_REST), (OUT, OUT_REST)
     blocks = tl.cdiv(q_len, BLOCK_M)
     rank = tl.program_id(0) // blocks
     block = blocks - 1 - tl.program_id(0) % blocks
@@ -220,15 +231,15 @@ def backward_dq_kernel(
     start_m = block * BLOCK_M
     offs_m = tl.arange(0, BLOCK_M)
     in_range = start_m + offs_m < q_len
-    q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
-    grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
-    out = load_tile(OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
-    delta = tl.sum(out.to(tl.float32) * grad_out.to(tl.float32), 1)
+    q = load_parts(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+    grad_out = load_parts(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
+    out = load_parts(OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
+    delta = dot_rows(out, grad_out)
     if not isinstance(SUMS_GRAD, tl.tensor):
         delta += tl.load(SUMS_DELTA + batch_head * q_len + start_m + offs_m, mask=in_range, other=0.0)
     tl.store(DELTA + batch_head * lse_stride + start_m + offs_m, delta)
     lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
-    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    acc = zero_parts(BLOCK_M, BLOCK_D)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table_offset = (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
     table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
@@ -334,8 +345,8 @@ def backward_dq_kernel(
             atomic_add_diagonals(scale_carry, scale_table_grad + carry_distance, BLOCK_M, BLOCK_N)
         if DENSE_BIAS_GRAD:
             atomic_add_diagonals(bias_carry, bias_table_grad + carry_distance, BLOCK_M, BLOCK_N)
-    acc = acc * qk_grad_scale
-    store_tile(DQ, b, h, start_m, q_len, acc, BLOCK_M, BLOCK_D)
+    acc = multiply_parts(acc, qk_grad_scale)
+    store_parts(DQ, b, h, start_m, q_len, acc, BLOCK_M, BLOCK_D)
     store_ends(content_grad, low_sums, high_sums, in_range)
     if CLOCK > 0:
         tl.store(CLOCK_SUMS + batch_head * lse_stride + start_m + offs_m, finish_row_sums(clock_sums, BLOCK_M))
@@ -352,5 +363,5 @@ def backward_dq_kernel(
     if SLOPE_GRAD:
         tl.store(partial_sums + 4, tl.sum(tl.ravel(slope_grad), 0))
     if AMPLITUDE_GRAD:
-        q_again = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
-        tl.store(partial_sums + 5, tl.sum(tl.sum(q_again.to(tl.float32) * acc, 1), 0))
+        q_again = load_parts(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+        tl.store(partial_sums + 5, tl.sum(dot_rows(q_again, acc), 0))

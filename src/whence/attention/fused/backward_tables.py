@@ -18,9 +18,10 @@ from whence.attention.fused import tile_configs
 from whence.attention.fused.clock_terms import EXACT, clock_stride, clock_tile, load_clock
 from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.diagonals import TABLE_PADDING, diagonal_offsets, diagonal_sums
+from whence.attention.fused.head_parts import dot_heads, load_parts
 from whence.attention.fused.packing import ceil_div, num_multiprocessors
 from whence.attention.fused.row_tables import add_rows, load_rows
-from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, load_tile, visible
+from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, visible
 
 
 @triton.jit(
@@ -40,7 +41,7 @@ from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, 
     ]
 )
 def table_gradient_kernel(
-    Q, K, V, GRAD_OUT, LSE, DELTA, TABLE, PARTIAL_GRADS, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, MAX_DISTANCE, CONTENT,
+    Q, Q_REST, K, K_REST, V, V_REST, GRAD_OUT, GRAD_OUT_REST, LSE, DELTA, TABLE, PARTIAL_GRADS, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, MAX_DISTANCE, CONTENT,
     SUMS_GRAD, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, dropout, seed,
     first_diagonal, splits,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -49,6 +50,7 @@ def table_gradient_kernel(
     HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr,
     DENSE_BIAS_GRAD: tl.constexpr, PADDED_TILES: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
+    Q, K, V, GRAD_OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (GRAD_OUT, GRAD_OUT_REST)
     diagonal_index = tl.program_id(0)
     h = tl.program_id(1)
     split = tl.program_id(2)
@@ -76,15 +78,15 @@ def table_gradient_kernel(
         start_m = (low + step % num_tiles) * BLOCK_M
         start_n = start_m - m_minus_n
         batch_head = (b * heads + h).to(tl.int64)
-        q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
-        k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
-        qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+        q = load_parts(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+        k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
+        qk = dot_heads(q, k, INPUT_PRECISION)
         distance0 = q_offset + m_minus_n
         content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
         qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
-        grad_out = load_tile(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
-        v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
-        dp = tl.dot(grad_out, tl.trans(v), input_precision=INPUT_PRECISION)
+        grad_out = load_parts(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
+        v = load_parts(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
+        dp = dot_heads(grad_out, v, INPUT_PRECISION)
         sums_grad = load_rows(SUMS_GRAD, batch_head, start_m, q_len, BLOCK_M)
         dp = add_rows(dp, sums_grad, distance0, start_n, BLOCK_M, BLOCK_N, False)
         lse = tl.load(LSE + batch_head * lse_stride + start_m + offs_m)
@@ -167,8 +169,8 @@ def table_gradients(
     partial_grads = lse.new_zeros(splits, call.heads, diagonals, 2, 2, tile.block_m // tile.block_n, tile.block_n)
     flags = {name: value for name, value in call.flags.items() if name != "HAS_SLOPE"}
     table_gradient_kernel[(diagonals, call.heads, splits)](
-        call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
-        call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv), lse,
+        *call.describe_parts(call.q, tile.block_m, call.parts_d), *call.describe_parts(call.k, tile.block_n, call.parts_d),
+        *call.describe_parts(call.v, tile.block_n, call.parts_dv), *call.describe_parts(grad_out, tile.block_m, call.parts_dv), lse,
         delta, call.table, partial_grads, *call.clocks, *call.segment_ids, max_distance if max_distance.numel() else call.dummy,
         call.content_table, sums_grad, *call.sizes, call.qk_scale, call.softmax.dropout, call.seed, lowest, splits,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n,

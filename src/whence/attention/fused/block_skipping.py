@@ -125,13 +125,13 @@ def max_distances(call: DeviceCall) -> Tensor:
     e, m = call.effects, call.mask
     if not (m.skip_blocks and (e.has_bias or e.slope is not None)):
         return call.q.new_empty(0, dtype=torch.int32)
-    q, k = (call.describe(x, BLOCK, call.block_d) for x in (call.q, call.k))
+    q, k = (call.describe(x, BLOCK, call.padded_d) for x in (call.q, call.k))
     max_k_norm = call.table.new_zeros(call.batch * call.kv_heads, dtype=torch.float32)
     q_norms, self_scores = call.table.new_empty(2, call.batch * call.heads * call.q_len, dtype=torch.float32)
     result = call.table.new_zeros(2 * call.heads + 1, dtype=torch.int32)
     norms_kernel[(call.batch * call.heads * ceil_div(call.q_len, BLOCK),)](
         q, k, max_k_norm, q_norms, self_scores, call.q_len, call.kv_len, call.heads, call.group_size, BLOCK,
-        call.block_d, m.q_offset,
+        call.padded_d, m.q_offset,
     )  # fmt: skip
     max_distance_kernel[(call.heads,)](
         max_k_norm, q_norms, self_scores, call.table, call.table if e.slope is None else call.slope, result,

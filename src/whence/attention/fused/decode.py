@@ -232,17 +232,20 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     tile = tile_configs.decode_config(rows, call.max_block_d, call.q.element_size())
     most = max_splits(call.q.device, call.batch, call.kv_heads)
     splits = split_keys(call.q_len, call.kv_len, m.q_offset, m.causal, m.window, tile.block_n, most)
-    partial_out = lse.new_empty(call.batch, call.heads, call.q_len, splits.count, call.block_dv)
+    partial_out = lse.new_empty(call.batch, call.heads, call.q_len, splits.count, call.padded_dv)
     partial_max, partial_sum = (lse.new_empty(call.batch, call.heads, call.q_len, splits.count) for _ in range(2))
     arguments: tuple[Any, ...] = (
-        call.q, call.describe(call.k, tile.block_n, call.block_d), call.describe(call.v, tile.block_n, call.block_dv),
+        call.q, call.describe(call.k, tile.block_n, call.padded_d), call.describe(call.v, tile.block_n, call.padded_dv),
         partial_out, partial_max, partial_sum, call.table_argument, call.slope, *call.clocks, *call.segment_ids,
         call.content_table, call.heads, call.q_len, call.kv_len, m.q_offset, call.effects.first_distance, m.window or 0, call.table_stride,
         call.qk_scale,
         *call.q.stride()[:3], call.head_dim, splits.low, splits.high, splits.keys, splits.count, call.softmax.dropout,
         call.seed,
     )  # fmt: skip
-    constants = {"BLOCK_M": rows, "BLOCK_N": tile.block_n, "NUM_STAGES": tile.num_stages, **call.flags}
+    constants = {
+        **call.flags, "BLOCK_M": rows, "BLOCK_N": tile.block_n, "BLOCK_D": call.padded_d, "BLOCK_DV": call.padded_dv,
+        "NUM_STAGES": tile.num_stages,
+    }  # fmt: skip
     call.launch(split_k_kernel, call.batch * call.kv_heads * splits.count, arguments, constants, tile)
     arguments = (
         partial_out, partial_max, partial_sum, call.sink, out, lse, call.heads, call.q_len, padded_length(call.q_len),
@@ -250,6 +253,6 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     )  # fmt: skip
     constants = {
         "HAS_SINK": call.effects.sink is not None, "HAS_FACTORS": call.has_factors, "FILL_LSE": False,
-        "BLOCK_SPLITS": max(2, next_power_of_two(splits.count)), "BLOCK_DV": call.block_dv,
+        "BLOCK_SPLITS": max(2, next_power_of_two(splits.count)), "BLOCK_DV": call.padded_dv,
     }  # fmt: skip
     call.launch(combine_kernel, call.batch * call.heads * call.q_len, arguments, constants)

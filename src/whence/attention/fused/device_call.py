@@ -18,7 +18,7 @@ from whence.attention.fused import packing
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import FusedCall, Mask
-from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length
+from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length, tile_columns
 from whence.attention.fused.row_tables import COORDINATES
 from whence.attention.fused.tile_configs import TileConfig, loads_by_tma, max_head_dim
 from whence.errors import usage_error
@@ -35,7 +35,9 @@ class CallFacts:
 
     Attributes:
         group_size: query heads per key head.
-        block_d, block_dv: head dimensions of q, k and of v, padded to powers of two; max_block_d is the larger one.
+        parts_d, parts_dv: columns of the parts of tiles (see ``head_parts``) of q, k and of v.
+        block_d, block_dv: their sums; max_block_d is the larger one.
+        padded_d, padded_dv: columns of kernels whose tiles have one part.
         qk_scale, logit_scale: turn ``q . k``, and a bias, into base-2 logits.
         qk_grad_scale: turns the gradient of a logit, times the score scale in the table, into the gradient of ``q . k``.
         table_entries: the number of distances in the table, and table_stride with its padding.
@@ -52,7 +54,9 @@ class CallFacts:
         self.batch, self.heads, self.q_len, self.head_dim = q.shape
         self.kv_heads, self.kv_len, self.value_dim = k.shape[1], k.shape[2], v.shape[3]
         self.group_size = self.heads // self.kv_heads
-        self.block_d, self.block_dv = (max(16, next_power_of_two(dim)) for dim in (self.head_dim, self.value_dim))
+        self.parts_d, self.parts_dv = tile_columns(self.head_dim), tile_columns(self.value_dim)
+        self.block_d, self.block_dv = sum(self.parts_d), sum(self.parts_dv)
+        self.padded_d, self.padded_dv = next_power_of_two(self.block_d), next_power_of_two(self.block_dv)
         self.max_block_d = max(self.block_d, self.block_dv)
         self.logit_scale = LOG2E / softmax.temperature
         self.qk_scale = softmax.scale * LOG2E / softmax.temperature
@@ -199,17 +203,22 @@ class DeviceCall(CallFacts):
     def sink(self) -> Tensor:
         return self.dummy if self.effects.sink is None else self.effects.sink
 
-    def describe(self, x: Tensor, rows: int, block_d: int) -> Any:
+    def describe(self, x: Tensor, rows: int, columns: int) -> Any:
         """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call
         share, or a pointer with the strides of batch, head and row, and the dim."""
         if not self.has_tma:
             return plain_pointer(x)
-        key = (id(x), rows, block_d)  # the descriptor keeps x alive, so its id stays unique
+        key = (id(x), rows, columns)  # the descriptor keeps x alive, so its id stays unique
         if key not in self._descriptors:
             # an axis of size 1 may have any stride, but TMA checks it anyway
-            strides = [stride if n > 1 else block_d for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-            self._descriptors[key] = TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
+            strides = [stride if n > 1 else columns for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
+            self._descriptors[key] = TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
         return self._descriptors[key]
+
+    def describe_parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
+        """The same for both parts of a tile; see ``head_parts``."""
+        rest = self.describe(x, rows, parts[1]) if parts[1] and self.has_tma else None
+        return self.describe(x, rows, parts[0]), rest
 
 
 def plain_pointer(x: Tensor) -> tuple[Any, ...]:

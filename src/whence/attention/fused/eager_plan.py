@@ -31,6 +31,7 @@ from whence.attention.fused.packing import (
     effective_window,
     next_power_of_two,
     padded_length,
+    tile_columns,
 )
 from whence.attention.fused.planned_masks import PlannedMask, TokenIds
 from whence.attention.fused.planned_tables import (
@@ -62,7 +63,9 @@ class Plan:
         self.batch, self.heads, self.q_len, self.head_dim = q.shape
         self.kv_heads, self.value_dim = k.shape[1], v.shape[3]
         self.group_size = self.heads // self.kv_heads
-        self.block_d, self.block_dv = (max(16, next_power_of_two(dim)) for dim in (self.head_dim, self.value_dim))
+        self.parts_d, self.parts_dv = tile_columns(self.head_dim), tile_columns(self.value_dim)  # see CallFacts
+        self.block_d, self.block_dv = sum(self.parts_d), sum(self.parts_dv)
+        self.padded_d, self.padded_dv = next_power_of_two(self.block_d), next_power_of_two(self.block_dv)
         self.max_block_d = max(self.block_d, self.block_dv)
         self.lse_stride = padded_length(self.q_len)
         self.element_size, self.dtype = q.element_size(), q.dtype
@@ -176,8 +179,8 @@ class Plan:
                 lambda: {"HAS_WINDOW": window is not None, "HAS_SINK": False, "SKIP_BLOCKS": False},
             )(
                 ceil_div(self.q_len, tile.block_m) * self.batch * heads,
-                self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
-                self._tiles(v, tile.block_n, self.block_dv), self._tiles(out, tile.block_m, self.block_dv),
+                *self._parts(q, tile.block_m, self.parts_d), *self._parts(k, tile.block_n, self.parts_d),
+                *self._parts(v, tile.block_n, self.parts_dv), *self._parts(out, tile.block_m, self.parts_dv),
                 lse, table, head_values, lse, lse, lse, q_ids, k_ids, ranges, lse, lse, lse, self.batch, heads, self.q_len,
                 self.lse_stride, kv_len, offset, first, window or 0, stride, self.qk_scale, self.logit_scale, 0, 0, 0, self.dropout, seed,
             )  # fmt: skip
@@ -191,11 +194,14 @@ class Plan:
         tile = self.decode_tile
         splits = split_keys(self.q_len, kv_len, offset, self.causal, window, tile.block_n, self.max_splits)
         shape = (self.batch, self.heads, self.q_len, splits.count)
-        partial_out = torch.empty((*shape, self.block_dv), dtype=torch.float32, device=self.device)
+        partial_out = torch.empty((*shape, self.padded_dv), dtype=torch.float32, device=self.device)
         partial_max, partial_sum = (torch.empty(shape, dtype=torch.float32, device=self.device) for _ in range(2))
-        self._tiled(("split", window is not None), split_k_kernel, tile, lambda: {"HAS_WINDOW": window is not None})(
-            self.batch * self.kv_heads * splits.count, q, self._tiles(k, tile.block_n, self.block_d),
-            self._tiles(v, tile.block_n, self.block_dv), partial_out, partial_max, partial_sum, table, head_values, lse,
+        self._tiled(
+            ("split", window is not None), split_k_kernel, tile,
+            lambda: {"HAS_WINDOW": window is not None, "BLOCK_D": self.padded_d, "BLOCK_DV": self.padded_dv},
+        )(
+            self.batch * self.kv_heads * splits.count, q, self._tiles(k, tile.block_n, self.padded_d),
+            self._tiles(v, tile.block_n, self.padded_dv), partial_out, partial_max, partial_sum, table, head_values, lse,
             lse, q_ids, k_ids, lse, self.heads, self.q_len, kv_len, offset, first, window or 0, stride, self.qk_scale,
             *q.stride()[:3],
             self.head_dim, splits.low, splits.high, splits.keys, splits.count, self.dropout, seed,
@@ -207,7 +213,7 @@ class Plan:
                 combine_kernel,
                 {
                     "HAS_SINK": False, "HAS_FACTORS": self.tables.has_bias, "FILL_LSE": needs_gradient,
-                    "BLOCK_SPLITS": block, "BLOCK_DV": self.block_dv,
+                    "BLOCK_SPLITS": block, "BLOCK_DV": self.padded_dv,
                 },
             )  # fmt: skip
         combine(
@@ -258,8 +264,8 @@ class Plan:
                 "SLOPE_GRAD": learns and self.has_slope, "AMPLITUDE_GRAD": learns and tables.has_score_scale,
             },
         )(
-            blocks * self.batch * heads, *inputs, self._tiles(out, tile.block_m, self.block_dv),
-            self._tiles(dq, tile.block_m, self.block_d), lse, delta, table, derivatives, table_sums, sums, head_values,
+            blocks * self.batch * heads, *inputs, *self._parts(out, tile.block_m, self.parts_dv),
+            *self._parts(dq, tile.block_m, self.parts_d), lse, delta, table, derivatives, table_sums, sums, head_values,
             delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, bias_grad_offset,
             self.qk_scale, self.qk_grad_scale, self.dropout, seed,
         )  # fmt: skip
@@ -275,7 +281,7 @@ class Plan:
                 },
             )(
                 ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, *inputs,
-                self._tiles(dk, tile.block_n, self.block_d), self._tiles(dv, tile.block_n, self.block_dv), lse, delta, table, delta, delta, head_values, head_values,
+                *self._parts(dk, tile.block_n, self.parts_d), *self._parts(dv, tile.block_n, self.parts_dv), lse, delta, table, delta, delta, head_values, head_values,
                 delta, delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale,
                 self.dropout, seed,
             )  # fmt: skip
@@ -288,11 +294,11 @@ class Plan:
         scaled = torch.empty_like(grad_out)
         key = ("scale", grad_out.stride())
         if key not in self._launches:
-            constants = {"BLOCK_M": SCALED_ROWS, "BLOCK_DV": self.block_dv}
+            constants = {"BLOCK_M": SCALED_ROWS, "BLOCK_DV": self.padded_dv}
             self._launches[key] = self._launch(scale_rows_kernel, constants)
         self._launches[key](
             ceil_div(self.q_len, SCALED_ROWS) * self.batch * self.heads,
-            self._tiles(grad_out, SCALED_ROWS, self.block_dv), self._tiles(scaled, SCALED_ROWS, self.block_dv), lse[1],
+            self._tiles(grad_out, SCALED_ROWS, self.padded_dv), self._tiles(scaled, SCALED_ROWS, self.padded_dv), lse[1],
             self.heads, self.q_len, self.lse_stride,
         )  # fmt: skip
         return scaled
@@ -313,16 +319,21 @@ class Plan:
     ) -> tuple[Any, ...]:
         """The tensors that both backward kernels read."""
         return (
-            self._tiles(q, tile.block_m, self.block_d), self._tiles(k, tile.block_n, self.block_d),
-            self._tiles(v, tile.block_n, self.block_dv), self._tiles(grad_out, tile.block_m, self.block_dv),
+            *self._parts(q, tile.block_m, self.parts_d), *self._parts(k, tile.block_n, self.parts_d),
+            *self._parts(v, tile.block_n, self.parts_dv), *self._parts(grad_out, tile.block_m, self.parts_dv),
         )  # fmt: skip
 
-    def _tiles(self, x: Tensor, rows: int, block_d: int) -> Any:
+    def _tiles(self, x: Tensor, rows: int, columns: int) -> Any:
         """See ``DeviceCall.describe``."""
         if not self.has_tma:
             return (x, *x.stride()[:3], x.shape[3])
-        strides = [stride if n > 1 else block_d for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
+        strides = [stride if n > 1 else columns for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
+        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
+
+    def _parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
+        """See ``DeviceCall.describe_parts``."""
+        rest = self._tiles(x, rows, parts[1]) if parts[1] and self.has_tma else None
+        return self._tiles(x, rows, parts[0]), rest
 
 
 def make_tables(call: EagerCall, heads: int, scales: Scales, device: torch.device) -> PlannedTables:

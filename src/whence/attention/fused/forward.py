@@ -11,6 +11,15 @@ import triton.language as tl
 
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import TABLE_PADDING
+from whence.attention.fused.head_parts import (
+    divide_parts,
+    dot_heads,
+    dot_weights,
+    load_parts,
+    multiply_parts,
+    store_parts,
+    zero_parts,
+)
 from whence.attention.fused.row_tables import add_rows, load_rows, store_ends, store_pairs, zero_sums
 from whence.attention.fused.scaled_distance_kernels import head_table, move_table
 from whence.attention.fused.tile_ops import (
@@ -18,9 +27,7 @@ from whence.attention.fused.tile_ops import (
     dropout_multiplier,
     key_bounds,
     limit_of_block,
-    load_tile,
     store_log_sum_exp,
-    store_tile,
     visible,
 )
 
@@ -37,8 +44,8 @@ def forward_step(
     start_n = tl.multiple_of(start_n, BLOCK_N)
     distance0 = q_offset + start_m - start_n
     offs_n = tl.arange(0, BLOCK_N)
-    k = load_tile(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
-    qk = tl.dot(q, tl.trans(k), input_precision=INPUT_PRECISION)
+    k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
+    qk = dot_heads(q, k, INPUT_PRECISION)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
     tile_bias = 0.0
@@ -95,14 +102,14 @@ def forward_step(
             logits, p, slots, low_sums * rescale, high_sums * rescale, distance0, start_m, start_n, q_len, BLOCK_M,
             BLOCK_N,
         )  # fmt: skip
-    acc = acc * rescale[:, None]
+    acc = multiply_parts(acc, rescale[:, None])
     if HAS_DROPOUT:
         offs_m = start_m + tl.arange(0, BLOCK_M)
         p = p * dropout_multiplier(
             seed, batch_head, offs_m[:, None], (start_n + offs_n)[None, :], q_len, kv_len, dropout
         )
-    v = load_tile(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
-    acc = tl.dot(p.to(v.dtype), v, acc, input_precision=INPUT_PRECISION)
+    v = load_parts(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
+    acc = dot_weights(p, v, acc, INPUT_PRECISION)
     return acc, row_sum, new_max, low_sums, high_sums
 
 
@@ -124,8 +131,8 @@ def forward_step(
     ]
 )
 def forward_kernel(
-    Q, K, V, OUT, LSE, TABLE, SLOPE, Q_CLOCK, K_CLOCK, SINK, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE,
-    CONTENT, SLOTS, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale,
+    Q, Q_REST, K, K_REST, V, V_REST, OUT, OUT_REST, LSE, TABLE, SLOPE, Q_CLOCK, K_CLOCK, SINK, Q_SEGMENTS, K_SEGMENTS,
+    SEGMENT_RANGES, MAX_DISTANCE, CONTENT, SLOTS, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale,
     sink_b, sink_h, sink_t, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
@@ -133,6 +140,7 @@ def forward_kernel(
     HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
+    Q, K, V, OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (OUT, OUT_REST)
     blocks = tl.cdiv(q_len, BLOCK_M)
     rank = tl.program_id(0) // blocks
     block = blocks - 1 - tl.program_id(0) % blocks  # blocks with the most visible keys start first
@@ -147,8 +155,8 @@ def forward_kernel(
     start_m = block * BLOCK_M
     offs_m = tl.arange(0, BLOCK_M)
     in_range = start_m + offs_m < q_len
-    q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
-    acc = tl.zeros([BLOCK_M, BLOCK_DV], tl.float32)
+    q = load_parts(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
+    acc = zero_parts(BLOCK_M, BLOCK_DV)
     TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     table_offset = (h.to(tl.int64) * table_stride + TABLE_PADDING - first_distance) * TABLE_WIDTH
     table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
@@ -236,5 +244,5 @@ def forward_kernel(
     )
     if not isinstance(slots, tl.tensor):
         store_ends(slots, row_max + tl.log2(low_sums), row_max + tl.log2(high_sums), in_range & ~sees_nothing)
-    out = acc / tl.where(sees_nothing, 1.0, row_sum)[:, None]
-    store_tile(OUT, b, h, start_m, q_len, out, BLOCK_M, BLOCK_DV)
+    out = divide_parts(acc, tl.where(sees_nothing, 1.0, row_sum)[:, None])
+    store_parts(OUT, b, h, start_m, q_len, out, BLOCK_M, BLOCK_DV)

@@ -16,7 +16,7 @@ from whence.attention.fused.packing import ceil_div, empty_output, lse_shape, pa
 #: for the sums at the edges of blocks in the backward pass; rows that need more are computed one part after the other
 EDGE_BYTES = 2**28
 ROWS = 128  # parts are multiples of it
-FLAGS = ("GROUP_SIZE", "BLOCK_D", "BLOCK_DV", "CAUSAL", "HAS_WINDOW", "HAS_SEGMENTS", "INPUT_PRECISION")
+FLAGS = ("GROUP_SIZE", "CAUSAL", "HAS_WINDOW", "HAS_SEGMENTS", "INPUT_PRECISION")
 
 
 def forward(call: DeviceCall, table: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,7 +86,8 @@ def _sizes(call: DeviceCall, table: Tensor) -> tuple[int, ...]:
 
 def _constants(call: DeviceCall, tile: tile_configs.TileConfig, gated: int) -> dict[str, Any]:
     own = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_G": gated, "NUM_STAGES": tile.num_stages}
-    return own | {name: call.flags[name] for name in FLAGS}
+    padded = {"BLOCK_D": call.padded_d, "BLOCK_DV": call.padded_dv}
+    return own | {name: call.flags[name] for name in FLAGS} | padded
 
 
 def _variant(*tensors: Tensor) -> tuple[int, ...]:

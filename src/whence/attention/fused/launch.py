@@ -107,8 +107,8 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     )
     blocks = ceil_div(call.q_len, tile.block_m)
     arguments = (
-        call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
-        call.describe(call.v, tile.block_n, call.block_dv), call.describe(out, tile.block_m, call.block_dv),
+        *call.describe_parts(call.q, tile.block_m, call.parts_d), *call.describe_parts(call.k, tile.block_n, call.parts_d),
+        *call.describe_parts(call.v, tile.block_n, call.parts_dv), *call.describe_parts(out, tile.block_m, call.parts_dv),
         lse, call.table_argument, call.slope, *call.clocks, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
         max_distance if max_distance.numel() else call.dummy, call.content_table,
         call.sums_argument(slots) if entries else call.dummy, *call.sizes, call.qk_scale, call.logit_scale,
@@ -235,12 +235,12 @@ def scale_rows(call: DeviceCall, grad_out: Tensor, factor: Tensor) -> Tensor:
     """
     scaled = torch.empty_like(grad_out)
     arguments = (
-        call.describe(grad_out, SCALED_ROWS, call.block_dv), call.describe(scaled, SCALED_ROWS, call.block_dv), factor,
+        call.describe(grad_out, SCALED_ROWS, call.padded_dv), call.describe(scaled, SCALED_ROWS, call.padded_dv), factor,
         call.heads, call.q_len, padded_length(call.q_len),
     )  # fmt: skip
     call.launch(
         scale_rows_kernel, ceil_div(call.q_len, SCALED_ROWS) * call.batch * call.heads, arguments,
-        {"BLOCK_M": SCALED_ROWS, "BLOCK_DV": call.block_dv}, variant=(*grad_out.stride(), factor.data_ptr() % 16),
+        {"BLOCK_M": SCALED_ROWS, "BLOCK_DV": call.padded_dv}, variant=(*grad_out.stride(), factor.data_ptr() % 16),
     )  # fmt: skip
     return scaled
 
@@ -276,9 +276,9 @@ def backward_dq(
     if call.clock == BY_BLOCK.value:  # then lse less the rests of the clock; as ``delta``, with padding rows
         by_query = torch.stack((lse, lse)) if call.has_padding_rows else lse.new_empty(2, *lse.shape)
     arguments = (
-        call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
-        call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
-        call.describe(out, tile.block_m, call.block_dv), call.describe(dq, tile.block_m, call.block_d), lse, delta,
+        *call.describe_parts(call.q, tile.block_m, call.parts_d), *call.describe_parts(call.k, tile.block_n, call.parts_d),
+        *call.describe_parts(call.v, tile.block_n, call.parts_dv), *call.describe_parts(grad_out, tile.block_m, call.parts_dv),
+        *call.describe_parts(out, tile.block_m, call.parts_dv), *call.describe_parts(dq, tile.block_m, call.parts_d), lse, delta,
         call.table_argument, derivatives, call.dummy if table_sums is None else table_sums,
         call.dummy if partial_sums is None else partial_sums, call.slope, *call.clocks,
         call.dummy if by_query is None else by_query, *call.segment_arguments(tile.block_m, by_query=True),
@@ -320,9 +320,9 @@ def backward_dkdv(
     variant = (*rows.facts, grad_out.stride(), lse.data_ptr() % 16)
     for part, tile in passes:
         arguments = (
-            call.describe(call.q, tile.block_m, call.block_d), call.describe(call.k, tile.block_n, call.block_d),
-            call.describe(call.v, tile.block_n, call.block_dv), call.describe(grad_out, tile.block_m, call.block_dv),
-            call.describe(dk, tile.block_n, call.block_d), call.describe(dv, tile.block_n, call.block_dv), lse, delta,
+            *call.describe_parts(call.q, tile.block_m, call.parts_d), *call.describe_parts(call.k, tile.block_n, call.parts_d),
+            *call.describe_parts(call.v, tile.block_n, call.parts_dv), *call.describe_parts(grad_out, tile.block_m, call.parts_dv),
+            *call.describe_parts(dk, tile.block_n, call.parts_d), *call.describe_parts(dv, tile.block_n, call.parts_dv), lse, delta,
             call.table_argument, call.content_table, rows.sums, call.slope, call.dummy if e.decay is None else e.decay,
             *call.clocks, call.dummy if clock_sums is None else clock_sums,
             *call.segment_arguments(tile.block_n, by_query=False),

@@ -80,6 +80,14 @@ def next_power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
+def tile_columns(dim: int) -> tuple[int, int]:
+    """The columns of both parts of a tile with a head dimension: powers of two, the second 0 if it would save nothing."""
+    whole = max(16, next_power_of_two(dim))
+    half = whole // 2
+    rest = max(16, next_power_of_two(dim - half))
+    return (half, rest) if half >= 16 and half + rest < whole else (whole, 0)
+
+
 def padded_length(q_len: int) -> int:
     """q_len rounded up to whole blocks of any tile: the row length of the log-sum-exp and delta tensors."""
     return ceil_div(q_len, 128) * 128

@@ -17,33 +17,33 @@ UNLIMITED = tl.constexpr(2**30)  # a distance; sums with an offset fit into 32 b
 
 
 @triton.jit
-def load_tile(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A tile ``[ROWS, COLUMNS]`` of ``[B, H, length, dim]``; elements outside are zero.
+def load_tile(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM: tl.constexpr = 0):
+    """A tile ``[ROWS, COLUMNS]`` of ``[B, H, length, dim]`` from column FROM; elements outside are zero.
 
     ``x`` is a TMA descriptor, or a pointer with strides and dim (see ``DeviceCall.describe``).
     """
     if isinstance(x, tl.core.tensor_descriptor_base):
-        return tl.reshape(x.load([b, h, start, 0]), [ROWS, COLUMNS])
+        return tl.reshape(x.load([b, h, start, FROM]), [ROWS, COLUMNS])
     else:
-        pointers, mask = tile_pointers(x, b, h, start, length, ROWS, COLUMNS)
+        pointers, mask = tile_pointers(x, b, h, start, length, ROWS, COLUMNS, FROM)
         return tl.load(pointers, mask=mask, other=0.0)
 
 
 @triton.jit
-def store_tile(x, b, h, start, length, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def store_tile(x, b, h, start, length, tile, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM: tl.constexpr = 0):
     """Store a tile in the dtype of x; elements outside are dropped."""
     if isinstance(x, tl.core.tensor_descriptor_base):
-        x.store([b, h, start, 0], tl.reshape(tile.to(x.dtype), [1, 1, ROWS, COLUMNS]))
+        x.store([b, h, start, FROM], tl.reshape(tile.to(x.dtype), [1, 1, ROWS, COLUMNS]))
     else:
-        pointers, mask = tile_pointers(x, b, h, start, length, ROWS, COLUMNS)
+        pointers, mask = tile_pointers(x, b, h, start, length, ROWS, COLUMNS, FROM)
         tl.store(pointers, tile.to(x[0].dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def tile_pointers(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def tile_pointers(x, b, h, start, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr, FROM: tl.constexpr):
     """Pointers and mask of a tile of ``x = (pointer, batch stride, head stride, row stride, dim)``."""
     rows = tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
+    columns = FROM + tl.arange(0, COLUMNS)
     # offsets of whole tensors exceed 32 bits, those within a tile do not; an interpreted loop counts in Python integers
     first = x[0] + b.to(tl.int64) * x[1] + h.to(tl.int64) * x[2] + (start + b * 0).to(tl.int64) * x[3]
     pointers = first + rows[:, None] * x[3] + columns[None, :]
