@@ -8,7 +8,6 @@ writes the copies with the adapter. Attached positions are stored the same way.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -101,10 +100,19 @@ def load_from_meta(position: nn.Module, device: torch.device) -> None:
     accelerate loads weights when a module's ``forward`` runs. A Position has other hooks and few weights, so its weights
     stay in memory.
     """
-    if any(tensor.is_meta for tensor in itertools.chain(position.parameters(), position.buffers())):
+    if _has_meta_tensor(position):
         hooks = require_package("accelerate.hooks", "an offloaded model", "hf")
         hooks.remove_hook_from_module(position, recurse=True)
         position.to(device)
+
+
+def _has_meta_tensor(module: nn.Module) -> bool:
+    """Whether a parameter or buffer is on ``meta``. It is asked at every call, and torch's iterators would cost as much as a launch."""
+    for tensors in (module._parameters, module._buffers):
+        for tensor in tensors.values():
+            if tensor is not None and tensor.is_meta:
+                return True
+    return any(_has_meta_tensor(child) for child in module._modules.values() if child is not None)
 
 
 @contextmanager

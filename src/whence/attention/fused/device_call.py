@@ -16,6 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from whence.attention.fused import packing
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
+from whence.attention.fused.descriptors import build_descriptor
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length, tile_columns
@@ -210,9 +211,7 @@ class DeviceCall(CallFacts):
             return plain_pointer(x)
         key = (id(x), rows, columns)  # the descriptor keeps x alive, so its id stays unique
         if key not in self._descriptors:
-            # an axis of size 1 may have any stride, but TMA checks it anyway
-            strides = [stride if n > 1 else columns for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-            self._descriptors[key] = TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
+            self._descriptors[key] = build_descriptor(x, rows, columns)
         return self._descriptors[key]
 
     def describe_parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from whence.attention.fused import gluon_launch, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.decode import combine_kernel, max_splits, split_k_kernel, split_keys
+from whence.attention.fused.descriptors import Descriptors
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.launch import SCALED_ROWS, SPLIT_SLOPE_BITS
@@ -111,6 +111,7 @@ class Plan:
             q, k, v, causal=a.causal, offset=0, window=a.window, dropout=a.dropout, qk_scale=self.qk_scale
         )
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
+        self._descriptors = Descriptors()
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
 
     def _extent(self, kv_len: int, offset: int) -> Extent:
@@ -327,8 +328,7 @@ class Plan:
         """See ``DeviceCall.describe``."""
         if not self.has_tma:
             return (x, *x.stride()[:3], x.shape[3])
-        strides = [stride if n > 1 else columns for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-        return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
+        return self._descriptors.describe(x, rows, columns)
 
     def _parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
         """See ``DeviceCall.describe_parts``."""
