@@ -158,10 +158,10 @@ def accumulate_query_range(
     """
     k_stride = clock_stride(kv_len)
     key_sums = tl.zeros([1], tl.float32)
+    if CLOCK > 0:  # before the loops, which cannot change its shape
+        key_sums = zero_row_sums(BLOCK_N)
     if GROUP_SIZE == 1:
         row = (b * heads + h_kv).to(tl.int64)
-        if CLOCK > 0:
-            key_sums = zero_row_sums(BLOCK_N)
         k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
         slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h_kv, qk_scale, HAS_SLOPE, HAS_DECAY)
         for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
