@@ -59,6 +59,8 @@ POSITIONS = {
     "query table + t5": lambda heads, head_dim: whence.QueryTable(heads, head_dim) + whence.T5Bias(heads, std=1.0),
     "swin": lambda heads, head_dim: whence.SwinBias(heads, (16, 16)),
     "cope": lambda heads, head_dim: whence.Cope(head_dim),
+    "transformer-xl": lambda heads, head_dim: whence.TransformerXL(heads, head_dim),
+    "grape": lambda heads, head_dim: whence.GrapeA(heads, head_dim),
     "none": lambda heads, head_dim: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)
@@ -132,7 +134,7 @@ def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
         return whence.attend(q, k, v, position=position, causal=True, backend="triton", **options)
 
     attend(4, 2, 128, 128).sum().backward()  # by a plan, where there is one
-    torch.use_deterministic_algorithms(name != "swin")  # its gradient is added by atomics
+    torch.use_deterministic_algorithms(name not in ("swin", "grape"))  # gradients added by atomics
     attend(4, 2, 128, 128, lengths=torch.tensor([100])).sum().backward()
     torch.use_deterministic_algorithms(False)
     with torch.no_grad():

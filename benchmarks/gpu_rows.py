@@ -68,7 +68,7 @@ ROWS: dict[str, Row] = {
     ),
     "content": Row(
         (1, 16, 16, 4096, 64),
-        (*POSITION_FREE, "shaw", "shaw, keys", "query table", "swin", "transformer-xl", "cope", "grape", "dape"),
+        (*POSITION_FREE, "shaw", "shaw, keys", "query table", "swin", "transformer-xl", "grape", "cope", "dape"),
     ),
     "model training": Row(model="training"),
     "model prefill": Row(model="prefill"),

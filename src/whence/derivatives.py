@@ -14,13 +14,13 @@ TOLERANCE = 1e-9
 
 
 def find_wrong_derivative(part: Position, distance: Tensor) -> str | None:
-    """The first error in ``parameter_gradients``, ``bias_slope``, ``score_scale_decay``, ``pair_function`` or ``relative_keys``, as a
-    sentence; None if there is none."""
+    """The first error in ``parameter_gradients``, ``bias_slope``, ``score_scale_decay``, ``pair_function``, ``relative_keys`` or
+    ``distance_slopes``, as a sentence; None if there is none."""
     # with length="query" kernels build no table of distances, so they use pair_function alone
     error = None if part.length == "query" else _find_wrong_table_method(part, distance)
     for hook in ("score_scale", "bias"):
         error = error or _compare_pairs(part, hook, distance)
-    return error or _compare_relative_keys(part, distance)
+    return error or _compare_relative_keys(part, distance) or _compare_slopes(part, distance)
 
 
 def _find_wrong_table_method(part: Position, distance: Tensor) -> str | None:
@@ -81,16 +81,39 @@ def _compare_relative_keys(part: Position, distance: Tensor) -> str | None:
     relative = part.relative_keys(distance)
     if relative is None:
         return None
-    heads, n, width = part.heads or relative.vectors.shape[0], distance.shape[0], relative.keys().shape[-1]
-    generator = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(1, heads, m, width, dtype=distance.dtype, generator=generator) for m in (1, n))
-    visible, scale = torch.ones(1, 1, 1, n, dtype=torch.bool), 0.5
-    rows = Rows(q, k, scale * q @ k.mT, torch.zeros(1, 1), -distance.to(torch.float32)[None], visible, scale)
+    heads, width = part.heads or relative.vectors.shape[0], relative.keys().shape[-1]
+    rows = _random_rows(distance, heads, width)
+    q, k = rows.q, rows.k
     terms = relative.shift(q, relative.v) @ relative.keys().mT + relative.shift(q, relative.u) @ k.mT - q @ k.mT
     content = part.content_bias(rows)
     if content is None:
         return "relative_keys() returns vectors and content_bias() returns None"
-    return _compare("relative_keys() and content_bias()", scale * terms, content)
+    return _compare("relative_keys() and content_bias()", rows.scale * terms, content)
+
+
+def _compare_slopes(part: Position, distance: Tensor) -> str | None:
+    """``distance_slopes`` against ``content_bias``."""
+    if "content_bias" not in part.effects:
+        return None
+    rows = _random_rows(distance, part.heads or 1, getattr(part, "head_dim", None) or 8)
+    slopes = part.distance_slopes(rows.q, rows.k)
+    if slopes is None:
+        return None
+    of_queries, of_keys = slopes
+    slope = distance.new_zeros(()) if of_queries is None else of_queries[..., None]
+    slope = slope if of_keys is None else slope + of_keys[..., None, :]
+    content = part.content_bias(rows)
+    if content is None:
+        return "distance_slopes() returns slopes and content_bias() returns None"
+    return _compare("distance_slopes() and content_bias()", distance * slope, content)
+
+
+def _random_rows(distance: Tensor, heads: int, width: int) -> Rows:
+    """One query, and a key at each distance."""
+    n, generator, scale = distance.shape[0], torch.Generator().manual_seed(0), 0.5
+    q, k = (torch.randn(1, heads, m, width, dtype=distance.dtype, generator=generator) for m in (1, n))
+    visible = torch.ones(1, 1, 1, n, dtype=torch.bool)
+    return Rows(q, k, scale * q @ k.mT, torch.zeros(1, 1), -distance.to(torch.float32)[None], visible, scale)
 
 
 def _compare_gradients(hook: str, output: Tensor, gradients: list[ParameterGradient]) -> str | None:

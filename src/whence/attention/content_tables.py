@@ -10,7 +10,7 @@ from torch import Tensor
 from whence import hook_outputs
 from whence.attention.half_product import multiply_in_half
 from whence.attention.layout import Layout
-from whence.position.base import TABLE_HOOKS, Position
+from whence.position.base import OPTIONAL_CONTENT_HOOKS, TABLE_HOOKS, Position
 from whence.position.coordinate_table import require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.gated_count import require_gated_table
@@ -27,14 +27,14 @@ def why_no_content_tables(position: Position, scale: float, dropout: float, head
         parts = [part for part in position.parts if hook in part.effects]
         without = [part for part in parts if not [name for name in _table_hooks(hook) if _has_table(part, name)]]
         if hook == "content_bias":
-            without = [part for part in without if not _has_table(part, "relative_keys")]
+            without = [part for part in without if not any(_has_table(part, name) for name in OPTIONAL_CONTENT_HOOKS)]
         if without:
             return f"{type(without[0]).__name__} has no {' or '.join(_table_hooks(hook))}"
         if len(parts) > 1:
             return f"{len(parts)} parts have a table of {hook}"
-        adds = torch.is_grad_enabled() and parts[0].trainable and _has_table(parts[0], "coordinate_bias_table")
-        if adds and torch.are_deterministic_algorithms_enabled():
-            return "the gradient of a coordinate_bias_table is added by atomics, and deterministic algorithms are on"
+        added = [name for name in ("coordinate_bias_table", "distance_slopes") if _has_table(parts[0], name)]
+        if added and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled() and parts[0].trainable:
+            return f"the gradient of {added[0]} is added by atomics, and deterministic algorithms are on"
     counting = _tabulated_part(position, "content_bias")
     if counting is not None and _has_table(counting, "gated_bias_table"):
         return _why_not_gated(counting, position, dropout, head_dim)
@@ -138,6 +138,24 @@ def relative_terms(position: Position, q: Tensor, first: int, end: int) -> Relat
     relative = require_relative_keys(name, answer, end - first, heads, head_dim)
     few = batch * q_len < head_dim
     return RelativeTerms(relative, None if few else relative.keys().float(), first)
+
+
+def distance_slopes(position: Position, q: Tensor, k: Tensor, unrotated: tuple[Tensor, Tensor]) -> Tensor | None:
+    """The slopes of queries, then of keys, ``[B, H, T + S]`` in float32; None when the position has none."""
+    part = _tabulated_part(position, "content_bias")
+    if part is None or not _has_table(part, "distance_slopes"):
+        return None
+    q, k = (q, k) if part.reads_rotated else unrotated
+    name, (batch, heads) = type(part).__name__, q.shape[:2]
+    k = k if k.shape[1] == heads else k.repeat_interleave(heads // k.shape[1], 1)
+    both = hook_outputs.call_on_tensors(f"{name}.distance_slopes", part.distance_slopes, q.float(), k.float())
+    slopes = [
+        x.new_zeros(batch, heads, x.shape[2], dtype=torch.float32)
+        if of_tokens is None
+        else hook_outputs.require_shape(name, "distance_slopes", of_tokens, (batch, heads, x.shape[2])).float()
+        for of_tokens, x in zip(both, (q, k), strict=True)
+    ]
+    return torch.cat(slopes, -1)
 
 
 class Coordinates(NamedTuple):

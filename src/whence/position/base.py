@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
-OPTIONAL_CONTENT_HOOK = "relative_keys"
+OPTIONAL_CONTENT_HOOKS = ("relative_keys", "distance_slopes")
 #: hooks that return a table, and the hook whose default evaluates the table
 TABLE_HOOKS = {
     "content_bias_table": "content_bias", "coordinate_bias_table": "content_bias", "gated_bias_table": "content_bias",
@@ -103,7 +103,7 @@ class Position(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for hook in (*HOOKS, *OPTIONAL_HOOKS, OPTIONAL_CONTENT_HOOK, *TABLE_HOOKS):
+        for hook in (*HOOKS, *OPTIONAL_HOOKS, *OPTIONAL_CONTENT_HOOKS, *TABLE_HOOKS):
             if hook in cls.__dict__:
                 _require_hook_parameters(cls, hook)
         for hook in sorted(set(TABLE_HOOKS.values())):  # one term, written in one of several ways
@@ -125,8 +125,9 @@ class Position(nn.Module):
                 if optional not in cls.__dict__:
                     setattr(cls, optional, getattr(Position, optional))
         ways_of_content = {"content_bias", *(table for table, term in TABLE_HOOKS.items() if term == "content_bias")}
-        if ways_of_content & cls.__dict__.keys() and OPTIONAL_CONTENT_HOOK not in cls.__dict__:
-            setattr(cls, OPTIONAL_CONTENT_HOOK, getattr(Position, OPTIONAL_CONTENT_HOOK))
+        for optional in OPTIONAL_CONTENT_HOOKS:
+            if ways_of_content & cls.__dict__.keys() and optional not in cls.__dict__:
+                setattr(cls, optional, getattr(Position, optional))
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
@@ -282,6 +283,14 @@ class Position(nn.Module):
 
         q and k are those after rotation. Where positions are consecutive, the fused kernels read the products of blocks of queries
         with the vectors of all distances. ``content_bias`` serves any positions.
+        """
+        return None
+
+    def distance_slopes(self, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
+        """``content_bias`` as ``distance * (a_i + b_j)``, if it has this form: the slopes a ``[B, H, T]`` of queries and b
+        ``[B, H, S]`` of keys; None for slopes of 0.
+
+        ``q`` ``[B, H, T, D]`` and ``k`` ``[B, H, S, D]`` are those after rotation, or before it if ``reads_rotated`` is False.
         """
         return None
 

@@ -12,8 +12,7 @@ source at hand does not say whether heads share them.
 The authors write the bias as extra columns of q and k, which is exact on paper; positions as columns lose whole tokens in half
 precision. Here it is a score term, computed in float32 or better.
 
-Use it where some tokens should be forgotten faster than others and ALiBi's slopes are too rigid. It needs the scores of
-every pair, so it is slower than a function of distance.
+Use it where some tokens should be forgotten faster than others and ALiBi's slopes are too rigid.
 """
 
 from __future__ import annotations
@@ -68,13 +67,19 @@ class GrapeA(Position):
 
     def content_bias(self, rows: Rows) -> Tensor:
         dtype = rows.scores.dtype
-        slope = self.omega().to(dtype) * self.get_buffer("_slope").to(dtype)  # [H, 1]
+        of_queries, of_keys = self.distance_slopes(rows.unrotated_q, rows.unrotated_k)
         # few operations on all pairs: their slope, and its product with the distance
-        terms = [] if self.v is None else [(slope * self._gates(rows.unrotated_q, self.v))[..., None]]
-        if self.u is not None:
-            terms.append((slope * self._gates(rows.unrotated_k, self.u))[..., None, :])
+        terms = [] if of_queries is None else [of_queries[..., None]]
+        terms += [] if of_keys is None else [of_keys[..., None, :]]
         slopes = terms[0] if len(terms) == 1 else terms[0] + terms[1]
-        return -rows.distance.to(dtype)[:, None] * slopes
+        return rows.distance.to(dtype)[:, None] * slopes.to(dtype)
+
+    def distance_slopes(self, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        slope = -self.omega().to(q.dtype) * self.get_buffer("_slope").to(q.dtype)  # [H, 1]
+        return (
+            None if self.v is None else slope * self._gates(q, self.v),
+            None if self.u is None else slope * self._gates(k, self.u),
+        )
 
     def _gates(self, x: Tensor, direction: Tensor) -> Tensor:
         """The gate of each token of x ``[B, H, n, D]``: ``[B, H, n]``."""

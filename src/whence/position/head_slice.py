@@ -140,6 +140,9 @@ class HeadSlice(Position):
     def relative_keys(self, distance: Tensor) -> RelativeKeys | None:
         return self.with_views().relative_keys(distance)
 
+    def distance_slopes(self, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
+        return self.with_views().distance_slopes(q, k)
+
     def _select(self, x: Tensor | None) -> Tensor | None:
         return None if x is None else self._rows(x)
 

@@ -10,6 +10,7 @@ from whence import (
     Alibi,
     Epar,
     Fire,
+    GrapeA,
     Kerple,
     Position,
     PowerPrior,
@@ -200,15 +201,23 @@ def test_pair_functions_equal_the_hooks_and_check_reports_a_wrong_one():
     assert position.pair_function("bias") is None
 
 
-def test_relative_keys_equal_content_bias_and_check_reports_wrong_ones():
+def test_relative_keys_and_slopes_equal_content_bias_and_check_reports_wrong_ones():
     class Wrong(TransformerXL):
         def relative_keys(self, distance):
             own = super().relative_keys(distance)
             return RelativeKeys(own.vectors, own.projection, own.v, own.u)
 
-    position = TransformerXL(HEADS, 4, std=1.0).double()
-    assert find_wrong_derivative(position, DISTANCES) is None
-    assert find_wrong_derivative(position.select_heads(1, 2), DISTANCES) is None
+    class Flat(Position):
+        def content_bias(self, rows):
+            return torch.zeros_like(rows.scores)
+
+        def distance_slopes(self, q, k):
+            return None, k[..., 0]
+
+    for position in (TransformerXL(HEADS, 4, std=1.0).double(), GrapeA(HEADS, 4).double()):
+        assert find_wrong_derivative(position, DISTANCES) is None
+        assert find_wrong_derivative(position.select_heads(1, 2), DISTANCES) is None
+    assert "distance_slopes() and content_bias() differ" in find_wrong_derivative(Flat(), DISTANCES)
     assert "relative_keys() and content_bias() differ" in find_wrong_derivative(Wrong(HEADS, 4).double(), DISTANCES)
 
 

@@ -9,6 +9,7 @@ from whence import (
     Alibi,
     DistanceTable,
     Epar,
+    GrapeA,
     KVCache,
     Position,
     QueryTable,
@@ -68,6 +69,10 @@ MECHANISMS = {
     "Rotary + TransformerXL + Epar": lambda h, d, e: (
         Rotary() + TransformerXL(h, d, embed_dim=20) + Epar(h, context=40, learnable=True)
     ),
+    "GrapeA": lambda h, d, e: GrapeA(h, d),
+    "Rotary + GrapeA, key + Epar": lambda h, d, e: (
+        Rotary() + GrapeA(h, d, gate="key") + Epar(h, context=40, learnable=True)
+    ),
     "own": lambda h, d, e: Distant(d),
     "own, one entry": lambda h, d, e: Distant(d, 1, clipped=True),
 }
@@ -87,6 +92,9 @@ CASES = [
     ("Swin", "lengths", FEW, SINGLE),
     ("Swin + Epar", "segment_ids", EARLIER, SINGLE),
     ("TransformerXL", "both sides", FEW, SINGLE),
+    ("GrapeA", "key_mask", FEW, HALF),
+    ("GrapeA", "causal, scaled", (2, 2, 1, 70, 70, 16, 16), SINGLE),
+    ("Rotary + GrapeA, key + Epar", "segment_ids", (1, 2, 2, 40, 40, 16, 16), HALF),
     ("own", "causal", (1, 2, 1, 70, 70, 16, 1), SINGLE),
     ("own, one entry", "both sides", (1, 2, 1, 20, 20, 16, 1), SINGLE),
 ]
@@ -161,7 +169,9 @@ def test_pointer_loads(monkeypatch):
 @interpreted
 def test_cached_decoding_equals_one_pass():
     q, k, v, _ = random_inputs(1, 2, 1, 50, 50, 16, 16)
-    for position in map(perturb, (Shaw(16, clip=5), QueryTable(2, 16, rank=3, extent=30), TransformerXL(2, 16))):
+    for position in map(
+        perturb, (Shaw(16, clip=5), QueryTable(2, 16, rank=3, extent=30), TransformerXL(2, 16), GrapeA(2, 16))
+    ):
         options = {"position": position, "causal": True, "backend": "triton"}
         with torch.no_grad():
             whole, cache = attend(q, k, v, **options), KVCache()
@@ -206,6 +216,7 @@ def test_auto_takes_the_kernels_where_content_is_a_table_and_only_there():
         Rotary() + QueryTable(2, 16) + Sink(2),
         select_heads(QueryTable(4, 16), 1, 3),
         select_heads(TransformerXL(4, 16), 1, 3),
+        select_heads(GrapeA(4, 16), 1, 3),
         Distant(16),
     ):
         assert explained(position).backend == "triton"
@@ -253,6 +264,7 @@ GPU_CASES = [
         ("causal", 333, torch.bfloat16), ("window, both sides", 333, HALF), ("lengths", 333, torch.bfloat16),
         ("segment_ids", 150, torch.bfloat16), ("causal, scaled", 333, SINGLE), ("key_mask", 3, torch.bfloat16),
     )
+    if not ("Grape" in mechanism and mask == "window, both sides")  # it is defined for causal attention
 ]  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from whence.attention.content_tables import (
     RelativeTerms,
     content_bias_table,
     coordinate_bias_table,
+    distance_slopes,
     gated_bias_table,
     relative_terms,
     value_bias_table,
@@ -185,6 +186,10 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
         effects = replace(
             effects, content_table=content.values, content_first=content.first, content_clipped=content.clipped
         )
+    unrotated_k = k if call.projected_k is None else call.projected_k
+    slopes = distance_slopes(position, call.q, k, (unrotated_q, unrotated_k))
+    if slopes is not None:
+        effects = replace(effects, content_table=slopes)
     coordinates = coordinate_bias_table(position, heads, batch, layout)
     if coordinates is not None:
         values, q_places, k_places = coordinates

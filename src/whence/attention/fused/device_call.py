@@ -20,7 +20,7 @@ from whence.attention.fused.descriptors import build_descriptor
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length, tile_columns
-from whence.attention.fused.row_tables import COORDINATES
+from whence.attention.fused.row_tables import COORDINATES, SLOPES
 from whence.attention.fused.tile_configs import TileConfig, loads_by_tma, max_head_dim
 from whence.errors import usage_error
 
@@ -191,6 +191,8 @@ class DeviceCall(CallFacts):
         if places[0] is not None and self.effects.content_table is not None:
             center = self.effects.content_table.shape[1] // 2
             return (table, *places, factor, COORDINATES, center, self.heads, self.kv_len, head_stride)
+        if table.ndim == 3:
+            return table, self.kv_len, self.kv_len, factor, SLOPES
         first = self.effects.content_first
         clipped = tl.constexpr(self.effects.content_clipped)
         return table, first, first + table.shape[3] - 1, factor, clipped

@@ -27,7 +27,8 @@ class ScoreEffects:
     ``content_table`` ``[B, H, T, n]`` holds a score term of each query at the distances from ``content_first``, beyond which the term
     is that of the nearest end if ``content_clipped``, else 0. With ``value_entries`` above 0, the operator also returns the sums of
     each query's weights by distance, ``[B, H, T, value_entries]`` from ``value_first``. With ``q_places`` ``[B, T]`` and ``k_places``
-    ``[B, S]``, the content table is ``[H, n]`` and a difference of places selects the entry. See ``row_tables``.
+    ``[B, S]``, the content table is ``[H, n]`` and a difference of places selects the entry. A content table ``[B, H, T + S]`` has a slope
+    of each query and each key, whose sum is multiplied with the distance. See ``row_tables``.
 
     ``num_knots`` of at least 0: score scale or bias is a function of the table times a scale of the query, with its numbers
     in ``EffectGradients.parameters``; see ``scaled_distance_kernels``.

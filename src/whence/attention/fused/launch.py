@@ -168,7 +168,7 @@ def backward(
     dq, delta, partial_sums, table_sums, key_lse, q_sums = backward_dq(
         call, grad_out, out, lse, max_distance, in_dq, row_gradients
     )
-    if d_content is not None and d_content.ndim == 3:
+    if d_content is not None and call.effects.q_places is not None:
         d_content = d_content.sum(1)
     dk, dv, k_sums = backward_dkdv(call, grad_out, key_lse, delta, max_distance, row_gradients)
     if call.function is not None and partial_sums is not None:

@@ -18,6 +18,11 @@ key has a place, an integer, and the difference of two places selects the entry.
 places of keys [B, S], factor, constexpr COORDINATES, center, heads, kv_len, head stride)``, and the tables of a block are ``(pointer at the center,
 places of the queries, pointer to the places of keys, kv_len, factor, [QUERIES, 1], center)``. Several pairs share an entry, so its
 gradient is added by atomics, in an order that varies.
+
+Slopes of tokens (``Position.distance_slopes``) are ``[B, H, T + S]``, those of the queries before those of the keys. The term of a pair is
+its distance times the sum of two slopes. Kernels take ``(slopes, kv_len, kv_len, factor, constexpr SLOPES)``, and the tables of a
+block are ``(pointer to the slopes of keys, pointers to those of the queries, kv_len, kv_len, factor, [QUERIES, 1, 1], slopes of the
+queries)``. A program sums the gradients of its queries in registers and adds those of keys by atomics.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import triton.language as tl
 from whence.attention.fused.diagonals import load_f32
 
 COORDINATES = tl.constexpr(2)  # in place of clipped
+SLOPES = tl.constexpr(3)
 #: of a table of coordinates: blocks of queries add to several, which are summed at the end
 GRADIENT_COPIES = tl.constexpr(16)
 
@@ -44,6 +50,11 @@ def load_rows(TABLE, batch_head, start_m, q_len, QUERIES: tl.constexpr):
         places = tl.load(TABLE[1] + b * q_len + queries)
         pointer = TABLE[0] + (batch_head % heads) * TABLE[8] + center
         return (pointer, places, TABLE[2] + b * TABLE[7], TABLE[7], TABLE[3], places[:, None], center)
+    elif TABLE[4] == SLOPES:
+        pointer = TABLE[0] + batch_head * (q_len + TABLE[1])
+        queries = pointer + tl.minimum(start_m + tl.arange(0, QUERIES), q_len - 1)
+        slopes = load_f32(queries)
+        return (pointer + q_len, queries, TABLE[1], TABLE[2], TABLE[3], slopes[:, None, None], slopes)
     else:
         entries = TABLE[2] - TABLE[1] + 1
         pointer = TABLE[0] + (batch_head * q_len + start_m) * entries
@@ -75,6 +86,14 @@ def add_rows(tile, rows, distance0, start_n, QUERIES: tl.constexpr, KEYS: tl.con
         return tile
     elif len(rows[5].shape) == 2:
         return tile + load_f32(rows[0] + place_differences(rows, start_n, KEYS, BY_KEY)) * rows[4]
+    elif len(rows[5].shape) == 3:
+        k_slopes = load_f32(rows[0] + tl.minimum(start_n + tl.arange(0, KEYS), rows[2] - 1))
+        distance = tile_distances(distance0, QUERIES, KEYS, BY_KEY).to(tl.float32)
+        if BY_KEY:
+            slopes = rows[6][None, :] + k_slopes[:, None]
+        else:
+            slopes = rows[6][:, None] + k_slopes[None, :]
+        return tile + distance * slopes * rows[4]
     else:
         CLIPPED: tl.constexpr = len(rows[5].shape) > 0
         first, last = rows[2], rows[3]
@@ -118,6 +137,11 @@ def add_entries(tile, TABLE, batch_head, queries, q_len, start_n, distance, KEYS
         difference = tl.minimum(tl.maximum(places[:, None] - k_places, 0 - center), center)
         pointers = (TABLE[0] + (batch_head % heads) * (2 * center + 1) + center)[:, None] + difference
         return tile + load_f32(pointers) * TABLE[3]
+    elif TABLE[4] == SLOPES:
+        pointers = TABLE[0] + batch_head * (q_len + TABLE[1])
+        keys = tl.minimum(start_n + tl.arange(0, KEYS), TABLE[1] - 1)
+        slopes = load_f32(pointers + queries)[:, None] + load_f32((pointers + q_len)[:, None] + keys[None, :])
+        return tile + distance.to(tl.float32) * slopes * TABLE[3]
     else:
         return tile + load_entries(TABLE, batch_head * q_len + queries, distance)
 
@@ -164,6 +188,12 @@ def store_pairs(
         exists = (start_m + tl.arange(0, QUERIES) < q_len)[:, None] & (offs_n < rows[3])[None, :]
         tl.atomic_add(copy + place_differences(rows, start_n, KEYS, False), inner * rows[4], mask=exists, sem="relaxed")
         return low_sums, high_sums
+    elif len(rows[5].shape) == 3:
+        offs_n = start_n + tl.arange(0, KEYS)
+        exists = (start_m + tl.arange(0, QUERIES) < q_len)[:, None] & (offs_n < rows[2])[None, :]
+        terms = tl.where(exists, inner, 0.0) * tile_distances(distance0, QUERIES, KEYS, False).to(tl.float32)
+        tl.atomic_add(rows[0] + offs_n, tl.sum(terms, 0) * rows[4], mask=offs_n < rows[2], sem="relaxed")
+        return low_sums + tl.sum(terms, 1), high_sums
     else:
         in_range = start_m + tl.arange(0, QUERIES) < q_len
         CLIPPED: tl.constexpr = len(rows[5].shape) > 0
@@ -190,9 +220,11 @@ def store_pairs(
 
 @triton.jit
 def store_ends(rows, lows, highs, in_range):
-    """Store the first and the last entry of clipped tables."""
+    """Store the first and the last entry of clipped tables, or the slopes of queries."""
     if not isinstance(rows, tl.tensor):
-        if len(rows[5].shape) == 1:
+        if len(rows[5].shape) == 3:
+            tl.store(rows[1], lows * rows[4], mask=in_range)
+        elif len(rows[5].shape) == 1:
             pointers = rows[0] + rows[1]
             tl.store(pointers, lows * rows[4], mask=in_range)
             tl.store(pointers + (rows[3] - rows[2]), highs * rows[4], mask=in_range)
