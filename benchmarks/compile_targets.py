@@ -32,6 +32,7 @@ from triton.runtime.jit import JITFunction
 
 import whence
 from whence import records
+from whence.attention.content_tables import MAX_GATED_HEAD_DIM
 from whence.attention.fused import backend, diagonals, direct_launch, eager, gluon_launch, ops, packing, tile_configs
 from whence.attention.fused.tile_configs import max_head_dim
 
@@ -152,16 +153,17 @@ def compile_case(target: str, name: str, head_dim: int, dtype: torch.dtype) -> l
     return [{**case, **row, "limit": SHARED_LIMITS[target]} for row in compiled]
 
 
-def largest_head_dim(target: str, dtype: torch.dtype) -> int:
+def largest_head_dim(target: str, dtype: torch.dtype, name: str) -> int:
+    largest = MAX_GATED_HEAD_DIM if name == "cope" else tile_configs.MAX_HEAD_DIM
     if target == "gfx942":  # the backend refuses AMD; this shows that the kernels compile
         return 64 if dtype == torch.bfloat16 else 0
     limit = SHARED_LIMITS[target]
-    return max_head_dim(limit >= packing.TMA_SHARED_MEMORY, limit, dtype.itemsize)
+    return min(largest, max_head_dim(limit >= packing.TMA_SHARED_MEMORY, limit, dtype.itemsize))
 
 
-def default_head_dims(target: str, dtype: torch.dtype) -> list[int]:
+def default_head_dims(target: str, dtype: torch.dtype, name: str) -> list[int]:
     """The largest, and one whose tiles have two parts."""
-    largest = largest_head_dim(target, dtype)
+    largest = largest_head_dim(target, dtype, name)
     return [largest, largest * 3 // 4]
 
 
@@ -179,8 +181,8 @@ def main() -> None:
     cases = [
         (target, name, head_dim, dtype)
         for name, target, dtype in itertools.product(args.positions, args.targets, DTYPES)
-        for head_dim in args.head_dims or default_head_dims(target, dtype)
-        if 0 < head_dim <= largest_head_dim(target, dtype)  # the backend refuses others
+        for head_dim in args.head_dims or default_head_dims(target, dtype, name)
+        if 0 < head_dim <= largest_head_dim(target, dtype, name)  # the backend refuses others
     ]
     if args.quick:
         cases = [(target, "rotary + epar", 128 if target == "sm_90" else 64, torch.bfloat16) for target in args.targets]
