@@ -31,6 +31,7 @@ class _HalfProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         a, b = ctx.saved_tensors
+        grad = grad.to(ctx.dtype)  # once for both products
         da = multiply_in_half(grad, b.mT, ctx.dtype).to(a.dtype) if ctx.needs_input_grad[0] else None
         db = multiply_in_half(a.mT, grad, ctx.dtype).to(b.dtype) if ctx.needs_input_grad[1] else None
         return da, db, None

@@ -2,7 +2,7 @@
 
 A table ``[B, H, T, n]`` of all distances has as many numbers as the scores. ``attend_in_blocks`` makes it for some rows, runs the
 kernels on them, and does both again in the backward pass. A block has so many rows that its table has at most ``MAX_NUMBERS``
-numbers, but at least ``MIN_ROWS``, with fewer of which the kernels leave a GPU idle.
+numbers, but at least ``MIN_ROWS``, with fewer of which the kernels leave a GPU idle, and otherwise a multiple of that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def rows_per_block(call: Call, relative: RelativeTerms | None) -> int:
     per_row = batch * heads * (_count_entries(call) if relative is None else end - first)
     if per_row * q_len <= MAX_NUMBERS:
         return q_len
-    return min(max(MAX_NUMBERS // per_row, MIN_ROWS), max(MAX_INDEX // per_row, 1), q_len)
+    whole_tiles = MAX_NUMBERS // per_row // MIN_ROWS * MIN_ROWS
+    return min(max(whole_tiles, MIN_ROWS), max(MAX_INDEX // per_row, 1), q_len)
 
 
 def _count_entries(call: Call) -> int:
