@@ -39,11 +39,10 @@ CASES = [
     ("64", "lengths", SHORT, HALF, 1.0),
     ("16", "holes", OVER, SINGLE, 1.0),
     ("16", "segment_ids", EARLIER, SINGLE, 1.0),
-    ("Rotary + 16", "causal, window", (1, 4, 2, 70, 70, 16, 20), SINGLE, 1.0),
-    ("16", "key_mask", (2, 4, 2, 3, 140, 20, 24), SINGLE, 1.0),
+    ("Rotary + 16", "causal, window", (1, 2, 1, 70, 70, 16, 20), SINGLE, 1.0),
+    ("16", "key_mask, negative scale", (2, 2, 1, 3, 140, 20, 24), SINGLE, 1.0),
     ("2", "causal", ONE, SINGLE, 1.0),
-    ("own", "both sides", (1, 2, 1, 70, 70, 16, 16), SINGLE, 1.0),
-    ("16", "negative scale", (1, 2, 2, 20, 300, 16, 16), SINGLE, 1.0),
+    ("own", "both sides", (1, 2, 1, 40, 40, 16, 16), SINGLE, 1.0),
 ]
 
 
