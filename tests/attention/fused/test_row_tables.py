@@ -300,3 +300,15 @@ def test_gradients_repeat_on_a_gpu():
     for position in (Shaw(64).cuda(), QueryTable(8, 64, extent=300).cuda(), TransformerXL(8, 64).cuda()):
         first, again = (run(position, tensors, grad_out, {"causal": True}, backend="triton") for _ in range(2))
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_memory_of_a_table_of_all_distances_on_a_gpu():
+    """The scores of these queries and keys would take 4 GiB."""
+    q, k, v, grad_out = random_inputs(1, 4, 4, 16384, 16384, 64, 64, dtype=torch.bfloat16, device="cuda")
+    position = TransformerXL(4, 64).cuda()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run(position, [q, k, v], grad_out, {"causal": True}, backend="triton")
+    assert torch.cuda.max_memory_allocated() - before < 1.5 * 2**30
