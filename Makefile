@@ -16,7 +16,7 @@ endif
 help:
 	@echo "make demo    draw the gallery of all mechanisms, then compare six of them (about 3 minutes on two cores)"
 	@echo "make test    linters, types, layers and tests"
-	@echo "make mutants all small wrong changes of the sources, which tests must catch; make test tries a third of them"
+	@echo "make mutants all small wrong changes of the sources, which tests must catch; make test tries a sixth of them"
 	@echo "make installed  build both wheels, install them elsewhere and run the README's commands"
 	@echo "make smollm2 fetch SmolLM2-135M-Instruct and convert it into the cache (once; 0.1 GB to fetch, 0.5 GB to keep)"
 	@echo "make docs    write the generated tables, pages and pictures of docs/ and papers/README.md again, and the gallery, then make site"

@@ -1,6 +1,6 @@
 """Run each mutant of the sources against the tests that should catch it; print the outcomes as JSON.
 
-    python tests/mutation/mutants.py 0 3     # the first of three shares
+    python tests/mutation/mutants.py 0 6     # the first of six shares
 
 A mutant is one small wrong change. A forked child runs the named tests on a copy of the sources with that change.
 The parent loads torch and compiles the sources once, so a mutant costs a second or less. At the end the tests that
