@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BELL = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
 #: commands of one line share a folder and run in order; the lines run side by side
 COMMANDS = (
-    ("whence probe --quick --out probe", "whence report probe"),
+    ("whence probe --quick --out probe",),
     (
         "whence compare --task retrieval --position rotary --position ./bell.py:Bell --steps 2 --seeds 1 --jobs 1 --out compare",
         "whence report compare",
@@ -31,7 +31,6 @@ COMMANDS = (
     ("whence hypotheses --quick --out hypotheses",),
     ("whence run coverage --quick --out results",),
     ("whence doctor",),
-    ("whence show alibi --out alibi.png",),
     ("whence show ./bell.py:Bell --out bell.png",),
     ("whence studies",),
     ("whence claims --source pointer",),
