@@ -21,7 +21,7 @@ from whence.position.catalogue import CATALOGUE
 from whence.position.evaluate import evaluate
 
 # batch, heads, key heads, queries, keys, key width, value width
-SHAPES = [(2, 4, 2, 1, 1, 8, 8), (1, 4, 4, 63, 63, 60, 16), (2, 6, 2, 111, 111, 16, 16), (2, 2, 1, 7, 40, 12, 5)]
+SHAPES = [(2, 4, 2, 1, 1, 8, 8), (1, 4, 4, 63, 63, 60, 16), (2, 6, 2, 47, 47, 16, 16), (2, 2, 1, 7, 40, 12, 5)]
 MASKS = [
     "causal",
     "bidirectional",
