@@ -12,11 +12,13 @@ scores.
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from whence import torch_modes
 from whence.attention.layout import Layout
 
 
@@ -35,17 +37,27 @@ class Clock:
 
 def run_clock(steps: Tensor, layout: Layout) -> Clock:
     """The running sums of the steps ``[B, H, S]`` of all keys, at the position of every query and key."""
-    steps = steps.double()
     if layout.real is not None:
         steps = torch.where(layout.real[:, None, :], steps, 0.0)
     if layout.offset is None or layout.k_segment_ids is not None:
-        return _sum_by_position(steps, layout)
-    sums, queries = steps.cumsum(-1), layout.q_positions.shape[1]
+        return _sum_by_position(steps.double(), layout)
+    sums, queries = _sum_in_order(steps), layout.q_positions.shape[1]
+    if layout.offset == 0 and queries == sums.shape[-1]:
+        return Clock(sums, sums)
     if layout.offset >= 0 and layout.offset + queries <= sums.shape[-1]:
         return Clock(sums[..., layout.offset : layout.offset + queries], sums)
     # queries before the first key, where the sum is 0, or after the last one
     index = (torch.arange(queries, device=sums.device) + layout.offset + 1).clamp(0, sums.shape[-1])
     return Clock(torch.nn.functional.pad(sums, (1, 0))[..., index], sums)
+
+
+def _sum_in_order(steps: Tensor) -> Tensor:
+    by_kernel = steps.is_cuda and torch_modes.can_read_values(steps) and not torch_modes.is_transforming()
+    if not by_kernel or importlib.util.find_spec("triton") is None:
+        return steps.double().cumsum(-1)
+    from whence.attention.fused.running_sum import running_sum
+
+    return running_sum(steps)
 
 
 def _sum_by_position(steps: Tensor, layout: Layout) -> Clock:

@@ -63,6 +63,10 @@ def dkdv_step(
     grad_out = load_parts(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     lse = tl.load(LSE + row_stats + start_m + offs_m)
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
+    if (
+        CLOCK == BY_BLOCK
+    ):  # before the product, which hides the time of the load; the dq kernel subtracted the rest of the query
+        bases = load_base(Q_CLOCK, batch_head, lse_stride, start_m) + k_base
     qk = dot_heads(k, q, INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
     content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, True)
@@ -74,8 +78,8 @@ def dkdv_step(
         lse = lse - slope * (distance0 + row_offset).to(tl.float32)
         key_bias = (slope * (0 - offs_n).to(tl.float32))[:, None]
     if CLOCK > 0:
-        if CLOCK == BY_BLOCK:  # the dq kernel subtracted the rest of the query
-            lse = lse - (load_base(Q_CLOCK, batch_head, lse_stride, start_m) + k_base)
+        if CLOCK == BY_BLOCK:
+            lse = lse - bases
             key_bias = k_rest[:, None] + key_bias if HAS_SLOPE else k_rest[:, None]
         else:
             q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
@@ -209,8 +213,9 @@ def accumulate_query_range(
 
 @triton.jit
 def add_key_sums(CLOCK_SUMS, row, k_stride, start_n, key_sums, BLOCK_N: tl.constexpr):
+    """The bias is ``C_i - C_j``, so the gradient of a key's clock has the opposite sign."""
     sums = CLOCK_SUMS + row * k_stride + start_n + tl.arange(0, BLOCK_N)
-    tl.atomic_add(sums, finish_row_sums(key_sums, BLOCK_N), sem="relaxed")
+    tl.atomic_add(sums, 0 - finish_row_sums(key_sums, BLOCK_N), sem="relaxed")
 
 
 @triton.jit

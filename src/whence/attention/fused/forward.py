@@ -45,6 +45,8 @@ def forward_step(
     distance0 = q_offset + start_m - start_n
     offs_n = tl.arange(0, BLOCK_N)
     k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
+    # before the product, which hides the time of these loads
+    k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK)
     qk = dot_heads(q, k, INPUT_PRECISION)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
@@ -53,7 +55,6 @@ def forward_step(
         tile_bias = slope * distance0.to(tl.float32)
         key_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
     if CLOCK > 0:
-        k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK)
         if CLOCK == BY_BLOCK:
             tile_bias = tile_bias + (q_base + k_base)
             key_bias = k_rest[None, :] + key_bias if HAS_SLOPE else k_rest[None, :]

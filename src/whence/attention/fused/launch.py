@@ -153,7 +153,7 @@ def backward(
     needed: NeededGradients,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, the table's gradient, with a
-    clock, the sums of the gradients of the logits of each query ``[B, H, T]`` and key ``[B, H, S]``, and the gradient of the content
+    clock, its gradient at each query ``[B, H, T]`` and key ``[B, H, S]``, and the gradient of the content
     table.
 
     Delta includes the factors of the rows.
@@ -302,7 +302,7 @@ def backward_dq(
 def backward_dkdv(
     call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor, rows: GradientsOfRows
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk, dv and, with a clock, the sums of the gradients of each key's logits; lse and delta come from ``backward_dq``."""
+    """dk, dv and, with a clock, its gradient at each key, the negative sum of the gradients of the key's logits; lse and delta come from ``backward_dq``."""
     e = call.effects
     has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
     by_pair = call.function is not None

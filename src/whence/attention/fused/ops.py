@@ -135,9 +135,12 @@ def _backward(
         # beyond tile_ops.MAX_LSE, the division by the sum of the weights is in delta
         probability = torch.exp2(sink * (LOG2E / temperature) - lse[0, :, :, rows])
         d_sink = probability.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
-    # the bias is C_i - C_j
-    d_q_clock = q_sums.double().div_(temperature) if needed[4] and q_sums is not None else None
-    d_k_clock = k_sums.double().div_(-temperature) if needed[5] and k_sums is not None else None
+    d_q_clock, d_k_clock = (
+        (sums.double() if temperature == 1 else sums.double().div_(temperature))
+        if needed and sums is not None
+        else None
+        for sums, needed in ((q_sums, needed[4]), (k_sums, needed[5]))
+    )
     three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
     dq, dk, dv = (d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three)
     others = (d_table, d_sink, d_q_clock, d_k_clock, d_content, sums)

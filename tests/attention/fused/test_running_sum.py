@@ -1,0 +1,40 @@
+"""Running sums by a kernel are those of torch in float64, as are their gradients of any order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_row_tables import on_gpu
+
+
+def compare_with_torch(n, device):
+    from whence.attention.fused.running_sum import running_sum
+
+    generator = torch.Generator().manual_seed(0)
+    gates = torch.randn(3, n, generator=generator).to(device)
+    transposed = gates.T.contiguous().T
+    for steps in (gates.expand(2, 3, n), transposed.expand(2, 3, n), gates.half().expand(1, 3, n)):
+        results = []
+        for compute in (running_sum, lambda x: x.double().cumsum(-1)):
+            x = steps.detach().requires_grad_()
+            out = compute(x)
+            weight = torch.linspace(-1e-3, 2e-3, n, dtype=torch.float64, device=device)
+            (first,) = torch.autograd.grad((out.sin() * weight).sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.double().square().sum(), x)
+            results.append((out, first, second))
+        for got, wanted in zip(*results, strict=True):
+            assert got.dtype == wanted.dtype
+            tolerance = 1e-12 if got.dtype == torch.float64 else 2 * torch.finfo(got.dtype).eps
+            torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance * wanted.abs().max().item())
+
+
+@pytest.mark.parametrize("n", [1, 2048, 5000])
+def test_sums_and_gradients_are_those_of_torch(interpreted, n):
+    compare_with_torch(n, "cpu")
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_on_a_gpu():
+    for n in (1, 100, 2048, 5000):
+        compare_with_torch(n, "cuda")
