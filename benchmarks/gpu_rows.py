@@ -30,7 +30,7 @@ from whence import records
 POSITION_FREE = ("flash", "cudnn")
 USUAL = (*POSITION_FREE, "flex, fixed", "none", "alibi", "epar", "power prior", "function")
 ROTATED = ("flash", "alibi", "rotary + alibi", "epar", "rotary + epar", "power prior", "rotary + power prior")
-#: each forward kernel of a mechanism beside the other
+#: each forward kernel of a mechanism beside the other; measured with WHENCE_GLUON=0, or both are the same
 GLUON_PAIRS = tuple(
     name + kernel for name in ("none", "epar", "power prior", "function", "scale and bias") for kernel in ("", GLUON)
 )

@@ -134,8 +134,8 @@ def test_the_triton_kernel_runs_otherwise(chosen, monkeypatch, reason):
     assert chosen == [True, False]
 
 
-def test_off_by_default():
-    assert (os.environ.get("WHENCE_GLUON") == "1") == gluon_launch.ENABLED
+def test_on_by_default():
+    assert (os.environ.get("WHENCE_GLUON") != "0") == gluon_launch.ENABLED
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from whence.attention.fused import packing
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, ceil_div, padded_length
 from whence.attention.fused.tile_configs import TileConfig
 
-#: off until it has been tested and measured behind the operator on a GPU; WHENCE_GLUON=1 turns it on
-ENABLED = os.environ.get("WHENCE_GLUON") == "1"
+#: WHENCE_GLUON=0 turns it off
+ENABLED = os.environ.get("WHENCE_GLUON") != "0"
 #: versions of Triton whose Gluon compiles the kernel; the dialect is experimental, others use the Triton kernel
 KNOWN_VERSIONS = ((3, 6), (3, 7))
 HEAD_DIM = 128  # measured; at 64 the Triton kernel is as fast
