@@ -30,6 +30,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml papers/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet --constraint constraints.txt --upgrade pip # an older pip takes twice the time for the rest
 	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable ".[dev]" --editable papers
 	touch $(READY)
 
