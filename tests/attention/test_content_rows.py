@@ -7,6 +7,7 @@ import torch
 
 import whence
 from whence import Attention, Dape, Epar, Fire, GrapeA, KVCache, Position, Rotary, Shaw, WhenceError, attend
+from whence.attention import recomputed_rows
 from whence.attention.layout import Layout
 
 
@@ -78,6 +79,21 @@ def test_fewer_keys_leave_the_result_unchanged(options, small_tiles):
             results.append([out, *(g for g in gradients if g is not None)])
         for exact, result in zip(*results, strict=True):
             torch.testing.assert_close(result, exact)
+
+
+def test_recomputed_rows_draw_the_same_dropout_on_the_device_of_the_queries(small_tiles, monkeypatch):
+    """torch restores the random numbers of the devices of a checkpoint's arguments; those inside a closure are unknown to it."""
+    given = []
+
+    def record(*arguments, **options):
+        given.append([x.device for x in arguments if isinstance(x, torch.Tensor)])
+        return checkpoint(*arguments, **options)
+
+    checkpoint = recomputed_rows.checkpoint
+    monkeypatch.setattr(recomputed_rows, "checkpoint", record)
+    q, k, v = tensors()
+    attend(q, k, v, position=Shaw(6, acts_on="keys").double(), causal=True, dropout=0.5, backend="blockwise")
+    assert len(given) > 1 and all(devices == [q.device] for devices in given)
 
 
 def test_rows_without_values_say_so():

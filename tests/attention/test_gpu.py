@@ -50,6 +50,20 @@ def test_cuda_matches_reference(entry, mask):
             assert lost <= 4 * (baseline + 16 * torch.finfo(torch.float32).eps), f"{backend}, result {i}"
 
 
+def test_blocks_of_rows_draw_the_same_dropout_in_the_backward_pass(monkeypatch):
+    """With one-hot values the output holds the weights. Their gradient is that of the values, summed over queries."""
+    from whence.attention import blockwise
+
+    monkeypatch.setattr(blockwise, "SCORES_ON_GPU", 1)
+    q, k = (torch.randn(1, 2, 32, 32, device="cuda") for _ in range(2))
+    v = torch.eye(32, device="cuda").expand(1, 2, 32, 32).clone().requires_grad_()
+    position = whence.Shaw(32, acts_on="keys").cuda()
+    weights = whence.attend(q, k, v, position=position, causal=True, dropout=0.5, backend="blockwise")
+    (grad,) = torch.autograd.grad(weights.sum(), v)
+    assert (weights == 0).float().mean() > 0.6
+    torch.testing.assert_close(grad, weights.detach().sum(2)[..., None].expand_as(grad))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_and_a_cache(dtype):
     torch.manual_seed(0)

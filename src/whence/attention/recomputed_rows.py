@@ -21,11 +21,18 @@ def run_in_blocks(call: Call, rows: int, block: Callable[[slice], Tensor]) -> Te
         rows = max(rows, -(-count // COMPILED_BLOCKS))
     # checkpoints do not go through torch.func
     recompute = gets_gradient(call) and not torch_modes.is_transforming()
+    # a checkpoint draws the same random numbers again on the devices of its arguments; CUDA graph capture does not allow that
+    draws = call.dropout > 0 or torch_modes.is_tracing() or torch_modes.can_read_values(call.q)
+    devices = (call.q,) if draws else ()
     outs = []
     for first in range(0, count, rows):
         part = slice(first, min(first + rows, count))
-        outs.append(checkpoint(block, part, use_reentrant=False) if recompute else block(part))
+        outs.append(checkpoint(_run_block, block, part, *devices, use_reentrant=False) if recompute else block(part))
     return outs[0] if len(outs) == 1 else torch.cat(outs, 2)
+
+
+def _run_block(block: Callable[[slice], Tensor], rows: slice, *_: Tensor) -> Tensor:
+    return block(rows)
 
 
 def gets_gradient(call: Call) -> bool:
