@@ -60,19 +60,21 @@ TARGETS = (
 
 def target_table(record: dict[str, Any]) -> Table:
     """Each target with the largest ratio of its rows, and the variants that have none."""
-    head = ["target", "at most", "largest measured", "", "not measured"]
+    head = ["target", "at most", "largest measured", "result", "not measured"]
     return head, [_target_row(target, record) for target in TARGETS]
 
 
 def _target_row(target: Target, record: dict[str, Any]) -> list[str]:
     ratios, missing = {}, []
+    labels = record["spec"]["models"] if target.base == "sdpa" else record["spec"]["variants"]
     for row in target.rows:
         results = {one["variant"]: one for one in record["rows"].get(row, {}).get("variants", [])}
         for variant in target.variants:
             base = variant.removeprefix(target.base) if target.base.endswith(" ") else target.base
             took = _median(results.get(variant), target.column)
             of_base = _median(results.get(base), target.base_column or target.column)
-            where = f"{variant} ({row})" if len(target.rows) > 1 else variant
+            label = labels.get(variant, variant).removesuffix(" attached, learnable").split(", three")[0].split(", two")[0]
+            where = f"{label} ({row})" if len(target.rows) > 1 and row not in label else label
             if took is None or of_base is None:
                 missing.append(where)
             else:

@@ -91,9 +91,10 @@ def test_targets_are_compared_with_the_largest_ratio(rows, monkeypatch):
             {"variant": "rotary + epar"},
         ]
     }
-    record = {"rows": {name: {"variants": variants} for name, variants in (clocks | rotated).items()}}
+    spec = {"variants": {"clock": "clock: gates"}, "models": {}}
+    record = {"spec": spec, "rows": {name: {"variants": variants} for name, variants in (clocks | rotated).items()}}
     table = {cells[0]: cells[2:] for cells in gpu_targets.target_table(record)[1]}
-    assert table["a clock, over ALiBi"] == ["1.30, clock (clock 128)", "missed", "clock (clock grouped)"]
+    assert table["a clock, over ALiBi"] == ["1.30, clock: gates (clock 128)", "missed", "clock: gates (clock grouped)"]
     assert table["rotary and a bias, over the same bias alone"][:2] == [
         "1.10, rotary + alibi (rotary 512)",
         "met so far",

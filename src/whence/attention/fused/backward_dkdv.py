@@ -4,7 +4,8 @@ Query heads of one group accumulate in registers in a fixed order, so the result
 
 Two effects factor into a query part and a key part, which makes them cheaper here. A score scale that decays
 exponentially to a floor is ``floor + span * 2 ** -(rate * query) * 2 ** (rate * key)``: no table is loaded. A slope
-contributes one weight per key, ``2 ** -(slope * key)``, by which dk and dv are multiplied once at the end.
+contributes one weight per key, ``2 ** -(slope * key)``, by which dk and dv are multiplied once at the end; so does a clock.
+``KEY_BIAS`` adds their part of the key to every logit instead, where these weights would differ by too many bits.
 
 With a clock, the kernel also sums the gradients of the logits over the queries of each key and head.
 
@@ -49,7 +50,7 @@ def dkdv_step(
     k_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
-    SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    KEY_BIAS: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, PART: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -63,9 +64,7 @@ def dkdv_step(
     grad_out = load_parts(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     lse = tl.load(LSE + row_stats + start_m + offs_m)
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
-    if (
-        CLOCK == BY_BLOCK
-    ):  # before the product, which hides the time of the load; the dq kernel subtracted the rest of the query
+    if CLOCK == BY_BLOCK:  # before the product, which hides the time of the load
         bases = load_base(Q_CLOCK, batch_head, lse_stride, start_m) + k_base
     qk = dot_heads(k, q, INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
     content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
@@ -74,12 +73,12 @@ def dkdv_step(
     key_bias = 0.0
     if HAS_SLOPE:  # the part that depends on the query is subtracted from lse
         # split slopes: key weights are relative to the middle of the block
-        row_offset = offs_m if SLOPE_PER_KEY else offs_m - BLOCK_N // 2
+        row_offset = offs_m if KEY_BIAS else offs_m - BLOCK_N // 2
         lse = lse - slope * (distance0 + row_offset).to(tl.float32)
         key_bias = (slope * (0 - offs_n).to(tl.float32))[:, None]
     if CLOCK > 0:
         if CLOCK == BY_BLOCK:
-            lse = lse - bases
+            lse = lse - bases  # the dq kernel subtracted the rest of the query
             key_bias = k_rest[:, None] + key_bias if HAS_SLOPE else k_rest[:, None]
         else:
             q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
@@ -91,7 +90,7 @@ def dkdv_step(
             key_factor = span * tl.exp2(-rate * (distance0 - offs_n).to(tl.float32))
             score_scale = floor + key_factor[:, None] * tl.exp2(-rate * offs_m.to(tl.float32))[None, :]
         logits = qk * score_scale
-        if CLOCK > 0:
+        if KEY_BIAS:
             logits = logits + key_bias
     else:
         TABLE_WIDTH: tl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
@@ -99,7 +98,7 @@ def dkdv_step(
         table = head_table(TABLE, table_offset, b, h, heads, start_m + offs_m, q_len)
         table = move_table(table, distance0, TABLE_WIDTH)
         logits, score_scale = compute_logits(
-            qk, table, qk_scale, key_bias, BLOCK_N, BLOCK_M, -1, HAS_SCORE_SCALE, HAS_BIAS, SLOPE_PER_KEY or CLOCK > 0
+            qk, table, qk_scale, key_bias, BLOCK_N, BLOCK_M, -1, HAS_SCORE_SCALE, HAS_BIAS, KEY_BIAS
         )
     p = tl.exp2(logits - lse[None, :])
     if MASKED:
@@ -152,7 +151,7 @@ def accumulate_query_range(
     k_segment, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, KEY_BIAS: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     NUM_STAGES: tl.constexpr, PART: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -173,11 +172,12 @@ def accumulate_query_range(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h_kv, start_m, start_n, heads, q_len,
                 lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
                 Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
-                HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                 INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
         if CLOCK > 0 and PART != ONLY_DV:
-            add_key_sums(CLOCK_SUMS, row, k_stride, start_n, key_sums, BLOCK_N)
+            sums = finish_row_sums(key_sums, BLOCK_N)
+            add_key_sums(CLOCK_SUMS, row, k_stride, start_n, sums if KEY_BIAS else sums * tl.exp2(k_rest), BLOCK_N)
     elif CLOCK > 0:  # a loop for each head, because each has sums of its own
         for member in tl.range(0, GROUP_SIZE):
             h = h_kv * GROUP_SIZE + member
@@ -190,11 +190,11 @@ def accumulate_query_range(
                     k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, start_m, start_n, heads, q_len,
                     lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
                     Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
-                    HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
+                    HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                     INPUT_PRECISION, PART, MASKED,
                 )  # fmt: skip
             if PART != ONLY_DV:
-                add_key_sums(CLOCK_SUMS, row, k_stride, start_n, key_sums, BLOCK_N)
+                add_key_sums(CLOCK_SUMS, row, k_stride, start_n, finish_row_sums(key_sums, BLOCK_N), BLOCK_N)
     else:
         count = tl.maximum(tl.cdiv(high - low, BLOCK_M), 0)
         divisor = tl.maximum(count, 1)  # the pipeliner computes the first addresses even if the loop is empty
@@ -205,17 +205,17 @@ def accumulate_query_range(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, low + step % divisor * BLOCK_M, start_n,
                 heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope,
                 floor, span, rate, Q_CLOCK, 0.0, 0.0, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
-                BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW,
+                BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
     return dk, dv
 
 
 @triton.jit
-def add_key_sums(CLOCK_SUMS, row, k_stride, start_n, key_sums, BLOCK_N: tl.constexpr):
+def add_key_sums(CLOCK_SUMS, row, k_stride, start_n, sums, BLOCK_N: tl.constexpr):
     """The bias is ``C_i - C_j``, so the gradient of a key's clock has the opposite sign."""
-    sums = CLOCK_SUMS + row * k_stride + start_n + tl.arange(0, BLOCK_N)
-    tl.atomic_add(sums, 0 - finish_row_sums(key_sums, BLOCK_N), sem="relaxed")
+    pointers = CLOCK_SUMS + row * k_stride + start_n + tl.arange(0, BLOCK_N)
+    tl.atomic_add(pointers, 0 - sums, sem="relaxed")
 
 
 @triton.jit
@@ -241,7 +241,7 @@ def accumulate_all_queries(
     table_stride, qk_scale, k_segment, dropout, seed,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
-    HAS_SLOPE: tl.constexpr, SLOPE_PER_KEY: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
+    HAS_SLOPE: tl.constexpr, KEY_BIAS: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr,
     HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
     INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
@@ -252,7 +252,7 @@ def accumulate_all_queries(
             k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, low, full_low, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART, True,
         )  # fmt: skip
     if not HAS_SEGMENTS:
@@ -260,7 +260,7 @@ def accumulate_all_queries(
             k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, full_low, full_high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART, False,
         )  # fmt: skip
     if (HAS_WINDOW and not HAS_SEGMENTS) or (SKIP_BLOCKS and HAS_SEGMENTS):
@@ -268,7 +268,7 @@ def accumulate_all_queries(
             k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
             table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, SLOPE_PER_KEY, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART, True,
         )  # fmt: skip
     return dk, dv
@@ -296,7 +296,7 @@ def backward_dkdv_kernel(
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
-    NUM_STAGES: tl.constexpr, SPLIT_SLOPE_BITS: tl.constexpr, PART: tl.constexpr,
+    NUM_STAGES: tl.constexpr, SPLIT_BITS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     Q, K, V, GRAD_OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (GRAD_OUT, GRAD_OUT_REST)
     blocks = tl.cdiv(kv_len, BLOCK_N)
@@ -347,9 +347,16 @@ def backward_dkdv_kernel(
         hidden = SEGMENT_RANGES + (batch * blocks + b) * 2
         full_high = tl.maximum(tl.load(hidden) // BLOCK_M, tl.cdiv(high, BLOCK_M)) * BLOCK_M
         high = tl.minimum(tl.load(hidden + 1), segment_high)
-    if SPLIT_SLOPE_BITS > 0:
-        slope = tl.load(SLOPE + h_kv)
-        if tl.abs(slope) * BLOCK_N <= SPLIT_SLOPE_BITS:
+    if SPLIT_BITS > 0:
+        if CLOCK > 0:
+            _, rests = load_clock(
+                K_CLOCK, (b * heads + h_kv).to(tl.int64), clock_stride(kv_len), start_n, BLOCK_N, CLOCK
+            )
+            bits = tl.max(tl.abs(rests), 0) * 2
+        else:
+            slope = tl.load(SLOPE + h_kv)
+            bits = tl.abs(slope) * BLOCK_N
+        if bits <= SPLIT_BITS:
             dk, dv = accumulate_all_queries(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
                 h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset,
@@ -357,7 +364,10 @@ def backward_dkdv_kernel(
                 BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, False, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART,
             )  # fmt: skip
-            weight = tl.exp2(slope * (BLOCK_N // 2 - offs_n).to(tl.float32))[:, None]
+            if CLOCK > 0:
+                weight = tl.exp2(rests)[:, None]
+            else:
+                weight = tl.exp2(slope * (BLOCK_N // 2 - offs_n).to(tl.float32))[:, None]
             dk = multiply_parts(dk, weight)
             dv = multiply_parts(dv, weight)
         else:
@@ -373,7 +383,7 @@ def backward_dkdv_kernel(
             k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, dk, dv, b,
             h_kv, low, full_low, full_high, high, start_n, heads, q_len, lse_stride, kv_len, q_offset, first_distance,
             window, table_stride, qk_scale, k_segment, dropout, seed, GROUP_SIZE, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV,
-            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
+            HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, HAS_SLOPE or CLOCK > 0, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             SKIP_BLOCKS, HAS_DROPOUT, INPUT_PRECISION, NUM_STAGES, PART,
         )  # fmt: skip
     if PART != ONLY_DK:

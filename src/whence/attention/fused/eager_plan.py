@@ -19,7 +19,7 @@ from whence.attention.fused.decode import combine_kernel, max_splits, split_k_ke
 from whence.attention.fused.descriptors import Descriptors
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.forward import forward_kernel
-from whence.attention.fused.launch import SCALED_ROWS, SPLIT_SLOPE_BITS
+from whence.attention.fused.launch import SCALED_ROWS, SPLIT_BITS
 from whence.attention.fused.packing import (
     LOG2E,
     MAX_DECODE_QUERIES,
@@ -270,7 +270,7 @@ class Plan:
             delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, bias_grad_offset,
             self.qk_scale, self.qk_grad_scale, self.dropout, seed,
         )  # fmt: skip
-        split_slope = SPLIT_SLOPE_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
+        split_slope = SPLIT_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
         for part, tile in self.dkdv_passes:
             if self.has_tma:  # pointers do not depend on the tile
                 inputs = self._input_tiles(q, k, v, grad_out, tile)
@@ -278,7 +278,7 @@ class Plan:
                 ("dkdv", part, *facts), backward_dkdv_kernel, tile,
                 lambda part=part: {
                     "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "HAS_DECAY": self.has_decay,
-                    "SPLIT_SLOPE_BITS": split_slope, "PART": part,
+                    "SPLIT_BITS": split_slope, "PART": part,
                 },
             )(
                 ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, *inputs,

@@ -26,9 +26,9 @@ from whence.attention.fused.packing import (
 )
 from whence.attention.fused.row_tables import GRADIENT_COPIES
 
-#: a slope is split into query and key weights if it changes the logits by at most this many bits across a block of
+#: a slope or a clock is split into query and key weights if it changes the logits by at most this many bits across a block of
 #: keys, so that the weights neither overflow nor underflow
-SPLIT_SLOPE_BITS = {torch.bfloat16: 160, torch.float16: 8}
+SPLIT_BITS = {torch.bfloat16: 160, torch.float16: 8}
 SCALED_ROWS = 64  # per program of scale_rows_kernel
 COPIES = GRADIENT_COPIES.value
 
@@ -312,10 +312,12 @@ def backward_dkdv(
     )  # fmt: skip
     clock_sums = lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len)) if has_clock else None
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
-    splits_slope = has_slope and call.group_size == 1 and not has_clock
+    # a clock with more dimensions needs more registers than there are
+    splits_clock = call.clock == BY_BLOCK.value and not has_slope and call.max_block_d <= 64
+    splits = call.group_size == 1 and (splits_clock or (has_slope and not has_clock))
     constants = {
         "SKIP_BLOCKS": max_distance.numel() > 0, "HAS_DECAY": has_decay,
-        "SPLIT_SLOPE_BITS": SPLIT_SLOPE_BITS.get(call.q.dtype, 0) if splits_slope else 0, **call.flags,
+        "SPLIT_BITS": SPLIT_BITS.get(call.q.dtype, 0) if splits else 0, **call.flags,
     }  # fmt: skip
     variant = (*rows.facts, grad_out.stride(), lse.data_ptr() % 16)
     for part, tile in passes:
