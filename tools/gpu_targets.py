@@ -73,7 +73,9 @@ def _target_row(target: Target, record: dict[str, Any]) -> list[str]:
             base = variant.removeprefix(target.base) if target.base.endswith(" ") else target.base
             took = _median(results.get(variant), target.column)
             of_base = _median(results.get(base), target.base_column or target.column)
-            label = labels.get(variant, variant).removesuffix(" attached, learnable").split(", three")[0].split(", two")[0]
+            label = (
+                labels.get(variant, variant).removesuffix(" attached, learnable").split(", three")[0].split(", two")[0]
+            )
             where = f"{label} ({row})" if len(target.rows) > 1 and row not in label else label
             if took is None or of_base is None:
                 missing.append(where)
