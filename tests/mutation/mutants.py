@@ -29,7 +29,7 @@ RATES = ["tests/attention/fused/test_parameter_gradients.py", "-k", "derivatives
 FUSED = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and Epar and 17x17x20x40"]
 DENSE = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
 DECODED = ["tests/attention/fused/test_kernels.py", "-k", "test_decode and Epar-causal"]
-GATED = ["tests/attention/fused/test_gated_counts.py", "-k", "test_forward_and_gradients and 111x111"]
+GATED_COUNTS = ["tests/attention/fused/test_gated_counts.py", "-k", "test_forward_and_gradients and 111x111"]
 CLOCKED = ["tests/attention/fused/test_clock_kernels.py", "-k", "test_forward_and_gradients and 75x130"]
 PLANNED = ["tests/attention/fused/test_eager_plans.py", "-k", "stale and form or reference and 5x5 and Epar-causal"]
 CACHED = ["tests/attention/test_cache.py", "-k", "one_full_pass and (NoPosition or Rotary)"]
@@ -90,9 +90,9 @@ MUTANTS = [
     (P + "power_prior.py", "-moving * log", "moving * log", RATES),
     (P + "kerple.py", "far / (1 + r2 * far)", "far / (1 - r2 * far)", RATES),
     # the fused kernels, interpreted
-    (F + "gated_tiles.py", "reverse=True", "reverse=False", GATED),
-    (F + "gated_backward.py", "tl.store(PASSED + edge, passed)", "tl.store(PASSED + edge, 0 * passed)", GATED),
-    (F + "gated_forward.py", "clamped = start_n + BLOCK_G", "clamped = start_n + 2 * BLOCK_G", GATED),
+    (F + "gated_tiles.py", "reverse=True", "reverse=False", GATED_COUNTS),
+    (F + "gated_backward.py", "tl.store(PASSED + edge, passed)", "tl.store(PASSED + edge, 0 * passed)", GATED_COUNTS),
+    (F + "gated_forward.py", "clamped = start_n + BLOCK_G", "clamped = start_n + 2 * BLOCK_G", GATED_COUNTS),
     (F + "tile_ops.py", "mask & (distance >= 0)", "mask & (distance > 0)", FUSED),
     (F + "head_parts.py", "load_tile(x[1], b, h, start, length, ROWS, COLUMNS - FIRST, FIRST)", "first", FUSED),
     (F + "backward_dkdv.py", "dlogits = dlogits * score_scale", "dlogits = dlogits * 1.0", FUSED),
