@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import multiprocessing
 import os
+import pkgutil
 import subprocess
 import sys
 
@@ -29,7 +30,10 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
     try:
-        importlib.import_module("whence.attention.fused.eager_plan")  # triton itself, and every kernel
+        importlib.import_module("triton")
+        for module in pkgutil.iter_modules(importlib.import_module("whence.attention.fused").__path__):
+            if module.name != "gluon_forward":  # every kernel
+                importlib.import_module(f"whence.attention.fused.{module.name}")
     finally:
         if before is None:
             del os.environ["TRITON_INTERPRET"]

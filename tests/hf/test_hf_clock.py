@@ -74,7 +74,7 @@ def test_half_precision_caches_hold_every_digit():
 
 
 def test_captured_weights_are_those_of_the_clock():
-    model, ids = build(), tokens()
+    model, ids = build(dtype=torch.float64), tokens()  # float32 differs by 4e-5 on some processors
     attach(model)
     rows, decoded = hf.AttentionRows([5, -1]), hf.LastRow()
     with torch.no_grad():

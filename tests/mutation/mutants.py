@@ -101,7 +101,7 @@ MUTANTS = [
     (F + "diagonals.py", "atomic_add_diagonals(upper + carry", "atomic_add_diagonals(upper", DENSE),
     (F + "backward_dq.py", "if high > low:  # the carry", "if high < low:  # the carry", DENSE),
     (F + "decode.py", "tl.minimum(group_row // q_len, GROUP_SIZE - 1)", "tl.minimum(group_row // q_len, 0)", DECODED),
-    (F + "ops.py", "k_sums.double().div_(-temperature)", "k_sums.double().div_(temperature)", CLOCKED),
+    (F + "backward_dkdv.py", "pointers, 0 - sums,", "pointers, sums,", CLOCKED),
     (F + "clock_terms.py", "values - base.to(tl.float64)", "values - values", CLOCKED),
     (F + "eager.py", "form.signature, type(part)", "type(part)", PLANNED),
     (F + "table_kernels.py", "* (decay - 1.0)", "* decay", PLANNED),

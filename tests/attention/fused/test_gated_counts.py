@@ -51,7 +51,8 @@ def check(mechanism, mask, shape, dtype, size=1.0, device="cpu"):
     q, *tensors, grad_out = random_inputs(*shape, dtype=dtype, device=device)
     position = perturb(MECHANISMS[mechanism](shape[1], shape[5])).to(device)
     options = {n: move(x, device) for n, x in masks(mask, shape[0], *shape[3:5]).items()}
-    return check_against_reference(position, [q * size, *tensors], grad_out, options)
+    # large scores lose digits of their base-2 exponent, and eager code takes its exponential in base e
+    return check_against_reference(position, [q * size, *tensors], grad_out, options, slack=2 if size > 1 else 1)
 
 
 @interpreted
