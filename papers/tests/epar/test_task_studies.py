@@ -50,12 +50,12 @@ def test_questions(tmp_path):
     assert load_task(original).settings["order"] == "original"
     for row in run_two_arms(shuffled, tmp_path):
         assert row["value"] == row["token_f1"] and "exact_match" in row
-    names = [study.name for study in FILES["question_answering"]["studies"]("gpu")]
-    assert names == [
-        f"question-answering-gpu-{task}-{order}"
-        for task in ("squad", "questions")
-        for order in ("original", "shuffled")
-    ]
+    for scale in ("cpu", "gpu"):
+        assert [study.name for study in FILES["question_answering"]["studies"](scale)] == [
+            f"question-answering-{scale}-{task}-{order}"
+            for task in ("squad", "questions")
+            for order in ("original", "shuffled")
+        ]
     (own, _) = FILES["question_answering"]["studies"]("gpu", "mine.json")
     assert own.task == "squad" and own.task_settings["path"] == "mine.json"
 
