@@ -10,11 +10,12 @@ from whence.lab import results as lab
 from whence.records import RecordReader
 from whence_papers.ledger.comparisons import METRICS
 
-#: studies at the scale "gpu", with what a column shows
+#: studies, with what a column shows
 STUDIES = {
     "translation-gpu-multi30k": "Multi30k, BLEU",
     "question-answering-gpu-squad-original": "SQuAD, F1 (%)",
     "question-answering-gpu-squad-shuffled": "SQuAD shuffled, F1 (%)",
+    "question-answering-cpu-questions-original": "generated questions, F1 (%)",
     "glue-gpu-sst2": "SST-2, accuracy (%)",
     "summarization-gpu-qmsum": "QMSum, ROUGE-L (%)",
     "language-modelling-gpu-wikitext2-valid": "WikiText-2, perplexity",
