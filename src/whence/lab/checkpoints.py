@@ -137,9 +137,12 @@ def copy_weights(source: Path, target: Path) -> None:
         shutil.copyfile(source, part)
 
 
-def read_metadata(path: Path, subject: str) -> dict[str, Any]:
-    """The metadata stored with final weights. ``subject`` begins the error texts."""
-    remedy = "pass the weights of a finished run, weights/*.safetensors in a study's folder"
+#: the remedy where weights are missing or cannot be used
+PASS_WEIGHTS = "pass the weights of a finished run, weights/*.safetensors in a study's folder"
+
+
+def read_metadata(path: Path, subject: str, remedy: str = PASS_WEIGHTS) -> dict[str, Any]:
+    """The metadata stored with final weights. ``subject`` begins the error texts, and ``remedy`` ends them."""
     if not path.is_file():
         raise usage_error(subject, f"no file {path}", "it must name trained weights", remedy)
     try:

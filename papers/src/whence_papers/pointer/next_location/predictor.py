@@ -29,6 +29,8 @@ from whence_papers.pointer.next_location.model import NextPlaceModel, NextPlaceS
 from whence_papers.pointer.next_location.visits import Visit, format_day, sort_by_time
 
 ELSEWHERE = "(a place not in training)"
+#: the remedy where weights are missing: none are committed
+TRAIN = "run `whence run next_location`, which trains where weights are missing, and pass a file of its weights folder"
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,14 @@ class Predictor:
     @classmethod
     def from_weights(cls, path: Path, subject: str) -> Predictor:
         """Load the model from a weights file of a next-location study, which stores its spec."""
-        about = checkpoints.read_metadata(path, subject)
+        about = checkpoints.read_metadata(path, subject, TRAIN)
         metadata = about.get("task") or {}
         if not {"places", "users", "days", "spec"} <= metadata.keys():
             raise usage_error(
                 subject,
                 f"{path.name}, weights of {about.get('spec', {}).get('task', 'something else')}",
                 "the weights of a next-location model are needed",
-                "run `whence run next_location` and pass a file of its weights folder",
+                TRAIN,
             )
         arm = next(arm for arm in about["spec"]["arms"] if arm["name"] == about["arm"])
         model = build_next_place(NextPlaceSpec(**metadata["spec"]), Arm(**arm), 0)
