@@ -31,15 +31,14 @@ def is_transforming() -> bool:
 def can_read_values(*tensors: Tensor) -> bool:
     """Whether the values of tensors can be read here. They cannot while tracing, during CUDA graph capture, inside
     ``vmap``, or for meta and fake tensors."""
+    return has_values(*tensors) and not any(x.is_cuda and torch.cuda.is_current_stream_capturing() for x in tensors)
+
+
+def has_values(*tensors: Tensor) -> bool:
+    """Whether tensors have values, also those that a captured CUDA graph computes later: a kernel of one's own can run."""
     if is_tracing():
         return False
-    return not any(
-        x.is_meta
-        or isinstance(x, FakeTensor)
-        or torch._C._functorch.is_batchedtensor(x)
-        or (x.is_cuda and torch.cuda.is_current_stream_capturing())
-        for x in tensors
-    )
+    return not any(x.is_meta or isinstance(x, FakeTensor) or torch._C._functorch.is_batchedtensor(x) for x in tensors)
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[Any]:

@@ -108,7 +108,7 @@ def prepare(arguments: Arguments) -> Call:
             q, k = hook_outputs.require_rotated(type(part).__name__, rotated, q, k, widens=part.widens)
     return Call(
         q, k, v, projected_q, projected_k, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
-        arguments.return_weights, None if steps is None else run_clock(steps, layout),
+        arguments.return_weights, None if steps is None else run_clock(steps, layout, q.dtype),
         find_pair_function(position, layout), arguments.q_input,
     )  # fmt: skip
 

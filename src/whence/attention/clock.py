@@ -8,6 +8,9 @@ The sums are float64. The bias of two near tokens is a small difference of two s
 65536 tokens with steps around -0.5, differences of sums in float32 are wrong by 4e-3, those of float64 by 2e-6 after rounding
 (tests/attention/test_clock_precision.py). The difference is as small as the bias and is rounded once, to the dtype of the
 scores.
+
+In half precision, kernels keep the sums of a block of tokens relative to its first one in float32, which a step of -1e6 would
+leave without digits. Steps beyond ``MAX_STEP`` are limited there: a weight of exp(-4096) is 0, as one of exp(-1e6).
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ from torch import Tensor
 
 from whence import torch_modes
 from whence.attention.layout import Layout
+
+MAX_STEP = 4096.0  # nats; far beyond the differences of scores in half precision
+MIN_CAPABILITY = (8, 0)  # of a GPU whose sums are computed by a kernel
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,10 @@ class Clock:
         return (q[..., :, None] - self.k[..., None, :]).to(dtype)
 
 
-def run_clock(steps: Tensor, layout: Layout) -> Clock:
-    """The running sums of the steps ``[B, H, S]`` of all keys, at the position of every query and key."""
+def run_clock(steps: Tensor, layout: Layout, dtype: torch.dtype) -> Clock:
+    """The running sums of the steps ``[B, H, S]`` of all keys, at the position of every query and key; ``dtype`` is that of q."""
+    if dtype in (torch.float16, torch.bfloat16):
+        steps = steps.clamp(-MAX_STEP, MAX_STEP)
     if layout.real is not None:
         steps = torch.where(layout.real[:, None, :], steps, 0.0)
     if layout.offset is None or layout.k_segment_ids is not None:
@@ -52,12 +60,26 @@ def run_clock(steps: Tensor, layout: Layout) -> Clock:
 
 
 def _sum_in_order(steps: Tensor) -> Tensor:
-    by_kernel = steps.is_cuda and torch_modes.can_read_values(steps) and not torch_modes.is_transforming()
-    if not by_kernel or importlib.util.find_spec("triton") is None:
+    if not _sums_by_kernel(steps):
         return steps.double().cumsum(-1)
     from whence.attention.fused.running_sum import running_sum
 
     return running_sum(steps)
+
+
+def _sums_by_kernel(steps: Tensor) -> bool:
+    """Whether one kernel sums: where Triton compiles for the GPU and nothing intercepts torch's operators.
+
+    A CUDA graph captures the kernel, too.
+    """
+    return (
+        steps.is_cuda
+        and torch.version.hip is None
+        and torch_modes.has_values(steps)
+        and not torch_modes.is_transforming()
+        and torch.cuda.get_device_capability(steps.device) >= MIN_CAPABILITY
+        and importlib.util.find_spec("triton") is not None
+    )
 
 
 def _sum_by_position(steps: Tensor, layout: Layout) -> Clock:

@@ -10,6 +10,7 @@ from torch import Tensor
 from whence import hook_outputs
 from whence.attention.half_product import multiply_in_half
 from whence.attention.layout import Layout
+from whence.errors import usage_error
 from whence.position.base import OPTIONAL_CONTENT_HOOKS, TABLE_HOOKS, Position
 from whence.position.coordinate_table import require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
@@ -33,7 +34,9 @@ def why_no_content_tables(position: Position, scale: float, dropout: float, head
         if len(parts) > 1:
             return f"{len(parts)} parts have a table of {hook}"
         added = [name for name in ("coordinate_bias_table", "distance_slopes") if _has_table(parts[0], name)]
-        if added and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled() and parts[0].trainable:
+        # slopes depend on q and k, which may get a gradient where the mechanism gets none
+        learns = parts[0].trainable or "distance_slopes" in added
+        if added and learns and torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
             return f"the gradient of {added[0]} is added by atomics, and deterministic algorithms are on"
     counting = _tabulated_part(position, "content_bias")
     if counting is not None and _has_table(counting, "gated_bias_table"):
@@ -109,6 +112,8 @@ class RelativeTerms(NamedTuple):
 
         Queries of half precision are multiplied in half precision with sums in float32.
         """
+        if end <= self.first or first >= self.first + self.relative.vectors.shape[1]:
+            first, end = self.first, self.first + 1  # these queries see no key, and no entry is read
         x = self.relative.shift(q.float(), self.relative.v)
         late = q.dtype == torch.float16  # where small numbers lose digits
         x = x if late else x * scale
@@ -149,6 +154,12 @@ def distance_slopes(position: Position, q: Tensor, k: Tensor, unrotated: tuple[T
     name, (batch, heads) = type(part).__name__, q.shape[:2]
     k = k if k.shape[1] == heads else k.repeat_interleave(heads // k.shape[1], 1)
     both = hook_outputs.call_on_tensors(f"{name}.distance_slopes", part.distance_slopes, q.float(), k.float())
+    if not isinstance(both, tuple) or len(both) != 2:
+        rule, remedy = (
+            "it must return two slopes",
+            "return (a, b), with None for slopes of 0; or do not define the method",
+        )
+        raise usage_error(f"{name}.distance_slopes", f"an output of type {type(both).__name__}", rule, remedy)
     slopes = [
         x.new_zeros(batch, heads, x.shape[2], dtype=torch.float32)
         if of_tokens is None

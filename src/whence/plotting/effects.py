@@ -132,7 +132,7 @@ def compute_effect(inputs: PlotInputs) -> Effect:
     score_scale = evaluate.evaluate(inputs.position, "score_scale", distance, inputs.heads, layout.length_of)
     bias = evaluate.evaluate(inputs.position, "bias", distance, inputs.heads, layout.length_of)
     if inputs.steps is not None:
-        accumulated = run_clock(inputs.steps, layout).bias(torch.float64).transpose(0, 1)
+        accumulated = run_clock(inputs.steps, layout, torch.float64).bias(torch.float64).transpose(0, 1)
         bias = accumulated if bias is None else bias + accumulated
     if not hooks & {"score_scale", "bias", "clock"} or hooks & {"embed", "rotate", "content_bias"}:
         values, label = _compute_logits(inputs, layout, score_scale, bias) - 1, "change of the logit\nfor equal content"

@@ -279,7 +279,7 @@ class Position(nn.Module):
         return None
 
     def relative_keys(self, distance: Tensor) -> RelativeKeys | None:
-        """``content_bias`` as ``scale * (u . k_j + (q_i + v) . W r_d)``, if it has this form: the vectors at n distances d.
+        """``content_bias`` as ``scale * (u . k_j + (q_i + v) . W r_d)``: the vectors at n distances d. Define it only for this form.
 
         q and k are those after rotation. Where positions are consecutive, the fused kernels read the products of blocks of queries
         with the vectors of all distances. ``content_bias`` serves any positions.
@@ -287,8 +287,8 @@ class Position(nn.Module):
         return None
 
     def distance_slopes(self, q: Tensor, k: Tensor) -> tuple[Tensor | None, Tensor | None] | None:
-        """``content_bias`` as ``distance * (a_i + b_j)``, if it has this form: the slopes a ``[B, H, T]`` of queries and b
-        ``[B, H, S]`` of keys; None for slopes of 0.
+        """``content_bias`` as ``distance * (a_i + b_j)``: the slopes a ``[B, H, T]`` of queries and b ``[B, H, S]`` of keys; None for
+        slopes of 0. Define it only for this form.
 
         ``q`` ``[B, H, T, D]`` and ``k`` ``[B, H, S, D]`` are those after rotation, or before it if ``reads_rotated`` is False.
         """

@@ -8,7 +8,7 @@ As in the authors' code, the gate uses the scaled score, and q . e is not scaled
 instead of the rows of e: the result is the same and needs no tensor of size queries x keys x head_dim.
 
 Use it where what counts is the number of certain tokens, such as sentences or commas, and not the number of all tokens.
-On a GPU one fused kernel computes it. It is slower than a function of distance where many keys have a position below
+On a GPU one fused kernel computes it, up to head dim 128. It is slower than a function of distance where many keys have a position below
 ``positions - 1``: beyond, all keys of a query share one term.
 """
 
@@ -58,7 +58,10 @@ class Cope(Position):
         return q.to(dtype) @ self.e.to(dtype).mT  # [B, H, T, positions]
 
     def contextual_positions(self, rows: Rows) -> Tensor:
-        """The contextual position of every key for every query, ``[B, H, T, S]``, in float32 or float64."""
+        """The contextual position of every key for every query, ``[B, H, T, S]``, in float32 or float64.
+
+        For reading. A class that counts in another way writes ``content_bias``.
+        """
         return count_gates(rows, self.positions - 1)
 
     def repr_items(self) -> Iterator[tuple[str, object]]:

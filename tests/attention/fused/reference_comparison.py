@@ -92,7 +92,7 @@ def eager(position, tensors, grad_out, options, *, view=identity):
                 effect = to_dtype(effect.transpose(0, 1), dtype)
                 scores = scores * effect if hook == "score_scale" else scores + effect
         for steps in clock:
-            scores = scores + run_clock(steps, layout).bias(dtype)
+            scores = scores + run_clock(steps, layout, dtype).bias(dtype)
         sink = evaluate(position, "sink", layout.q_positions.float()[..., None], heads, layout.length_of)
     scores = scores.masked_fill(~layout.visible(), -torch.inf)
     if sink is not None:

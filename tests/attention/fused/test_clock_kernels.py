@@ -101,6 +101,14 @@ def test_a_step_has_no_effect_on_dropped_keys():
 
 
 @interpreted
+def test_a_huge_step_leaves_the_digits_of_its_block():
+    """A reset: no weight reaches beyond it, and the sums around it keep their differences."""
+    tensors, grad_out = draw((1, 2, 2, 100, 100, 16, 16), HALF)
+    tensors[3][..., 40] -= 1e6
+    check_against_reference(Steps(), tensors, grad_out, {"causal": True})
+
+
+@interpreted
 def test_cached_decoding_equals_one_pass():
     (q, k, v, steps), _ = draw((1, 2, 1, 50, 50, 16, 16), SINGLE)
     options = {"position": Steps() + Sink(2), "causal": True, "backend": "triton"}
@@ -154,6 +162,35 @@ def test_long_texts_on_a_gpu(pointers, monkeypatch):
     for width in (64, 128):
         tensors, grad_out = draw((1, 2, 2, 5000, 5000, width, width), torch.bfloat16, size=0.01, device="cuda")
         check_against_reference(Steps(), tensors, grad_out, {"causal": True})
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("size", [0.3, -0.3])
+@pytest.mark.parametrize("dtype", [HALF, torch.bfloat16])
+def test_split_weights_on_a_gpu(size, dtype):
+    """Without grouped heads and with 64 columns: the weight of a key is multiplied into dk and dv once."""
+    tensors, grad_out = draw((2, 2, 2, 700, 700, 64, 64), dtype, size=size, device="cuda")
+    check_against_reference(Steps(), tensors, grad_out, {"causal": True})
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_clock_is_captured_by_a_cuda_graph():
+    """Its sums by the kernel, too."""
+    (q, k, v, steps), _ = draw((1, 2, 2, 100, 100, 64, 64), torch.bfloat16, device="cuda")
+
+    def call():
+        return attend(q, k, v, clock=steps, position=Steps(), causal=True, backend="triton")
+
+    expected = call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call()
+    out.zero_()
+    graph.replay()
+    torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.gpu

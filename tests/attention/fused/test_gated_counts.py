@@ -67,6 +67,15 @@ def test_forward_and_gradients(mechanism, mask, shape, dtype, size):
 
 
 @interpreted
+@pytest.mark.parametrize("queries_from, queries, keys, window", [(0, 140, 37, 5), (60, 70, 70, 9)])
+def test_blocks_of_queries_whose_window_holds_no_key(queries_from, queries, keys, window):
+    *tensors, grad_out = random_inputs(1, 2, 1, queries, keys, 16, 16, dtype=HALF)
+    q_positions = torch.arange(queries_from, queries_from + queries)
+    options = {"causal": True, "window": window, "q_positions": q_positions, "k_positions": torch.arange(keys)}
+    check_against_reference(perturb(Cope(16, positions=4)), tensors, grad_out, options)
+
+
+@interpreted
 def test_rows_are_computed_in_parts_where_the_sums_at_edges_would_take_much_memory(monkeypatch):
     from whence.attention.fused import gated_launch
 

@@ -7,6 +7,7 @@ from reference_comparison import check_against_reference, perturb, random_inputs
 
 from whence import (
     Alibi,
+    Cope,
     DistanceTable,
     Epar,
     GrapeA,
@@ -19,6 +20,7 @@ from whence import (
     SwinBias,
     T5Bias,
     TransformerXL,
+    WhenceError,
     attend,
     explain,
 )  # fmt: skip
@@ -139,7 +141,9 @@ def test_long_tables_in_blocks_of_rows(mechanism, mask, shape, dtype, monkeypatc
     check(mechanism, mask, shape, dtype)
 
 
-@pytest.mark.parametrize("position, entries", [(TransformerXL(2, 16), 80), (QueryTable(2, 16, extent=40), 40)])
+@pytest.mark.parametrize(
+    "position, entries", [(TransformerXL(2, 16), 80), (QueryTable(2, 16, extent=40), 40), (Cope(16, positions=40), 40)]
+)
 def test_a_table_of_a_block_is_below_the_limit(position, entries, monkeypatch):
     monkeypatch.setattr(row_blocks, "MIN_ROWS", 1)
     q = torch.zeros(1, 2, 80, 16)
@@ -150,14 +154,61 @@ def test_a_table_of_a_block_is_below_the_limit(position, entries, monkeypatch):
         assert row_blocks.rows_per_block(call, relative) == rows
     monkeypatch.setattr(row_blocks, "MIN_ROWS", 64)
     assert row_blocks.rows_per_block(call, relative) == 64
-    monkeypatch.setattr(row_blocks, "MAX_INDEX", 2 * 5 * entries)
-    assert row_blocks.rows_per_block(call, relative) == 5
+
+
+@interpreted
+@pytest.mark.parametrize("keys_from, keys, queries_from, queries, mask", [
+    (0, 40, 40, 80, {"causal": True, "window": 20}), (100, 40, 0, 98, {"causal": False, "window": 8}),
+])  # fmt: skip
+def test_a_block_of_queries_that_see_no_key(keys_from, keys, queries_from, queries, mask, monkeypatch):
+    monkeypatch.setattr(row_blocks, "MAX_NUMBERS", 100)
+    monkeypatch.setattr(row_blocks, "MIN_ROWS", 16)
+    *tensors, grad_out = random_inputs(1, 2, 1, queries, keys, 16, 16)
+    positions = {
+        "q_positions": torch.arange(queries_from, queries_from + queries),
+        "k_positions": torch.arange(keys_from, keys_from + keys),
+    }
+    check_against_reference(perturb(TransformerXL(2, 16)), tensors, grad_out, mask | positions)
+
+
+@interpreted
+@pytest.mark.parametrize("position", [Cope(16, positions=4), GrapeA(2, 16)], ids=lambda x: type(x).__name__)
+def test_blocks_of_rows_are_compiled(position, monkeypatch):
+    monkeypatch.setattr(row_blocks, "MAX_NUMBERS", 1000)
+    q = torch.randn(1, 2, 70, 16)
+
+    def call(q):
+        return attend(q, q, q, position=position, causal=True, backend="triton")
+
+    with torch.no_grad():
+        compiled = torch.compile(call, fullgraph=True, backend="eager")(q)
+        torch.testing.assert_close(compiled, call(q))
 
 
 @interpreted
 @pytest.mark.usefixtures("deterministic")
 def test_deterministic_gradients_of_a_table_beside_content():
     check("Shaw, keys + all", "causal", ODD, SINGLE)
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.usefixtures("interpreted", "deterministic")
+def test_slopes_of_queries_and_keys_are_added_by_atomics(trainable):
+    """Also those of a frozen mechanism, whose queries and keys get gradients."""
+    q, position = torch.zeros(1, 2, 6, 16), GrapeA(2, 16).requires_grad_(trainable)
+    explained = explain(q, q, q, position=position, causal=True)
+    assert explained.backend == "blockwise" and "atomics" in dict(explained.others)["triton"]
+
+
+@interpreted
+def test_slopes_are_two():
+    class NoSlopes(GrapeA):
+        def distance_slopes(self, q, k):
+            return None
+
+    q = torch.zeros(1, 2, 6, 16)
+    with pytest.raises(WhenceError, match=r"NoSlopes.distance_slopes.*NoneType.*return \(a, b\)"):
+        attend(q, q, q, position=NoSlopes(2, 16), causal=True, backend="triton")
 
 
 @interpreted

@@ -4,8 +4,9 @@ Query heads of one group accumulate in registers in a fixed order, so the result
 
 Two effects factor into a query part and a key part, which makes them cheaper here. A score scale that decays
 exponentially to a floor is ``floor + span * 2 ** -(rate * query) * 2 ** (rate * key)``: no table is loaded. A slope
-contributes one weight per key, ``2 ** -(slope * key)``, by which dk and dv are multiplied once at the end; so does a clock.
-``KEY_BIAS`` adds their part of the key to every logit instead, where these weights would differ by too many bits.
+contributes one weight per key, ``2 ** -(slope * key)``, by which dk and dv are multiplied once at the end; so does a clock in half
+precision without grouped heads and up to 64 dimensions. ``KEY_BIAS`` adds their part of the key to every logit instead, where
+these weights would differ by too many bits.
 
 With a clock, the kernel also sums the gradients of the logits over the queries of each key and head.
 

@@ -47,8 +47,9 @@ def backward(
     edges_per_row = blocks * (dq_tile.block_n // edge)
     rows = min(max(EDGE_BYTES // (8 * batch_heads * edges_per_row) // ROWS, 1) * ROWS, all_rows)
     parts = range(0, call.q_len, rows)
-    # with segments, the kernel for dk and dv may visit a tile without a visible pair that the other one leaves out
-    edge_sums = (torch.zeros if call.has_segments else torch.empty)(
+    # with segments or a window, the kernel for dk and dv may visit a tile without a visible pair that the other one leaves out
+    some_unvisited = call.has_segments or call.mask.window is not None
+    edge_sums = (torch.zeros if some_unvisited else torch.empty)(
         2, batch_heads, edges_per_row, rows, dtype=torch.float32, device=call.q.device
     )
     dq, delta, d_table = torch.empty_like(call.q), torch.empty_like(lse), torch.zeros_like(table)

@@ -27,7 +27,7 @@ from whence.attention.fused.packing import (
 from whence.attention.fused.row_tables import GRADIENT_COPIES
 
 #: a slope or a clock is split into query and key weights if it changes the logits by at most this many bits across a block of
-#: keys, so that the weights neither overflow nor underflow
+#: keys (a clock: twice the largest difference to the first token of 128), so that the weights neither overflow nor underflow
 SPLIT_BITS = {torch.bfloat16: 160, torch.float16: 8}
 SCALED_ROWS = 64  # per program of scale_rows_kernel
 COPIES = GRADIENT_COPIES.value

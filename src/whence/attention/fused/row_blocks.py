@@ -2,7 +2,8 @@
 
 A table ``[B, H, T, n]`` of all distances has as many numbers as the scores. ``attend_in_blocks`` makes it for some rows, runs the
 kernels on them, and does both again in the backward pass. A block has so many rows that its table has at most ``MAX_NUMBERS``
-numbers, but at least ``MIN_ROWS``, with fewer of which the kernels leave a GPU idle, and otherwise a multiple of that.
+numbers, but at least ``MIN_ROWS``, with fewer of which the kernels leave a GPU idle, and otherwise a multiple of that. Inside
+torch.compile, where the graph holds every block, there are at most ``recomputed_rows.COMPILED_BLOCKS`` larger blocks.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ import torch
 from torch import Tensor
 
 from whence.attention.call import Call
-from whence.attention.content_tables import RelativeTerms, content_bias_table, value_bias_table
+from whence.attention.content_tables import RelativeTerms, content_bias_table, gated_bias_table, value_bias_table
 from whence.attention.fused.packing import distance_range
 from whence.attention.recomputed_rows import run_in_blocks
 
 MAX_NUMBERS = 1 << 26  # 256 MiB of float32, and as much for the gradient
 MIN_ROWS = 64
-MAX_INDEX = (1 << 31) - 1  # kernels compute the place of an entry in 32 bits
 
 
 def visible_distances(call: Call) -> tuple[int, int]:
@@ -40,11 +40,11 @@ def rows_per_block(call: Call, relative: RelativeTerms | None) -> int:
     if per_row * q_len <= MAX_NUMBERS:
         return q_len
     whole_tiles = MAX_NUMBERS // per_row // MIN_ROWS * MIN_ROWS
-    return min(max(whole_tiles, MIN_ROWS), max(MAX_INDEX // per_row, 1), q_len)
+    return min(max(whole_tiles, MIN_ROWS), q_len)
 
 
 def _count_entries(call: Call) -> int:
-    """The entries of the longest table of one query; 0 without tables."""
+    """The entries of the longest table of one query, of distances or gated counts; 0 without tables."""
     with torch.no_grad():
         one = select_rows(call, slice(0, 1))
         unrotated_q = one.q if one.projected_q is None else one.projected_q
@@ -52,7 +52,9 @@ def _count_entries(call: Call) -> int:
             content_bias_table(one.position, one.q, unrotated_q, one.scale, one.q_input),
             value_bias_table(one.position, one.q.shape[1], one.v.shape[3]),
         )
-    return max((table.entries for table in tables if table is not None), default=0)
+        gated = gated_bias_table(one.position, one.q, unrotated_q, one.scale)
+    counts = 0 if gated is None else gated.shape[3]
+    return max([counts, *[table.entries for table in tables if table is not None]])  # torch.compile traces no default=
 
 
 def attend_in_blocks(call: Call, rows: int, attend_rows: Callable[[Call], Tensor]) -> Tensor:
