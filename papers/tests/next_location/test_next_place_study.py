@@ -313,7 +313,7 @@ def test_the_command(folder, tmp_path):
         ((weights(folder, "Recency"), path, "--day", "soon"), "a day is a whole number or a date"),
         ((tmp_path / "none.safetensors", path), "trained weights; run `whence run next_location`, which trains where"),
         ((path, path), "complete safetensors file"),
-        ((weights(folder, "Recency"), path, "--out", tmp_path / "next.doc"), "extension must be one of"),
+        ((weights(folder, "Recency"), path, "--out", tmp_path / "next.doc"), "extension must be one of csv, "),
         ((weights(folder, "Recency"), path, "--out", tmp_path / "none" / "next.png"), "existing folder"),
     ]
     for arguments, expected_text in refusals:

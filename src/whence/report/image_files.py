@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def require_image_path(path: Path) -> None:
-    """Reject a path whose extension is not that of an image, or whose folder does not exist."""
-    endings = require_package("matplotlib.backend_bases", "drawing", "plot").FigureCanvasBase.get_supported_filetypes()
+def require_image_path(path: Path, others: Sequence[str] = ()) -> None:
+    """Reject a path whose extension is not that of an image or one of ``others``, or whose folder does not exist."""
+    images = require_package("matplotlib.backend_bases", "drawing", "plot").FigureCanvasBase.get_supported_filetypes()
+    endings = [*others, *sorted(images)]
     if path.suffix[1:].lower() not in endings:
-        raise usage_error("--out", str(path), f"the extension must be one of {', '.join(sorted(endings))}", "change it")
+        raise usage_error("--out", str(path), f"the extension must be one of {', '.join(endings)}", "change it")
     if path.is_dir() or not path.parent.is_dir():
         raise usage_error(
             "--out", str(path), "it must be a file in an existing folder", "create the folder, or name another"

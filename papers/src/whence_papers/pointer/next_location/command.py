@@ -60,10 +60,7 @@ def predict(
 
     results = ctx.with_resource(json_document("predict", as_json))
     to_csv = out.suffix.lower() == ".csv"
-    if to_csv:
-        require_csv_path(out)
-    else:
-        require_image_path(out)
+    require_image_path(out, others=["csv"])
     when = None if day is None else parse_day(day)
     all_visits = read_visits(visits, "whence predict")
     users = list(dict.fromkeys(visit.user for visit in all_visits))
@@ -96,13 +93,6 @@ def predict(
         f" (the first {MAX_USERS_DRAWN} of {len(predictions)} users; select others with --user)" if left_out > 0 else ""
     )
     print(f"image: {out}{note}")
-
-
-def require_csv_path(path: Path) -> None:
-    """Reject a path that is a folder or lies in none."""
-    if path.is_dir() or not path.parent.is_dir():
-        rule = "it must be a file in an existing folder"
-        raise usage_error("--out", str(path), rule, "create the folder, or name another")
 
 
 def write_csv(path: Path, predictions: Sequence[Prediction], skipped: Mapping[str, str]) -> None:
