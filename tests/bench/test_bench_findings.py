@@ -66,7 +66,9 @@ def test_means_of_other_values_have_a_bootstrap_interval():
         ([0.0] * 60, [1.0] * 50 + [0.0] * 10, "better"),
         ([1.0] * 50 + [0.0] * 10, [0.0] * 60, "worse"),
         ([1.0, 0.0] * 4, [0.0, 1.0] * 4, "undecided"),
-        ([0.5] * 40, [0.5 + 0.001 * (n % 2) for n in range(40)], "equivalent"),
+        ([0.5] * 400, [0.5 + 0.001 * (n % 2) for n in range(400)], "equivalent"),
+        ([0.5] * 40, [0.5 + 0.001 * (n % 2) for n in range(40)], "better"),  # small, but sure
+        ([0.5] * 40, [0.5 + 0.001 * (-1) ** n for n in range(40)], "undecided"),  # too few to exclude rare large ones
     ],
 )
 def test_verdicts_of_two_models(tmp_path, before, after, verdict):

@@ -1,8 +1,8 @@
 """The findings of a benchmarked model, and of two, as plain JSON from records alone.
 
 A mean over items has Wilson's interval if every item is right or wrong, and a bootstrap interval otherwise. Corpus metrics
-have sacrebleu's bootstrap interval. Two models are compared item by item on the deciding metric of each task; the error rate
-covers all tasks together.
+have sacrebleu's bootstrap interval. Two models are compared item by item on the deciding metric of each task
+(``item_comparison``); the error rate covers all tasks together.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from torch import Tensor
 from whence import records
 from whence.bench.bench_folder import load_plan, read_records
 from whence.bench.corpus_counts import WITHOUT_COUNTS, bootstrap_corpus
+from whence.bench.item_comparison import compare_items
 from whence.errors import MissingExtra, usage_error
 from whence.lab.results import group_environments
 from whence.probe.curves import LEVEL, bootstrap_means
 from whence.probe.identity import describe_intervention
 from whence.probe.probed_model import QUICK
-from whence.statistics import AnalysisPlan, compare_paired, proportion
+from whence.statistics import AnalysisPlan, proportion
 
 Record = dict[str, Any]
 MARGIN = 2.0  # points
+SCALE = 100.0  # points from the worst to the best value of a metric in percent
+OF_A_HUNDRED = ("sentence_chrf",)  # metrics that are points already
 
 
 def collect_findings(folder: Path, command: str = "") -> Record:
@@ -195,11 +198,9 @@ def compare_task(before: Record, after: Record, names: Sequence[str], margin: fl
         )
     values = [[side[item] for item in items] for side in sides]
     percent = is_share([*values[0], *values[1]])
-    factor = 100.0 if percent else 1.0
-    table = {
-        name: {item: factor * value for item, value in zip(items, own, strict=True)}
-        for name, own in zip(names, values, strict=True)
-    }
+    factor = SCALE if percent else 1.0
+    largest = SCALE if percent or metric in OF_A_HUNDRED else None
+    before_points, after_points = ([factor * value for value in own] for own in values)
     plan = AnalysisPlan(
         baseline=names[0],
         margin=margin,
@@ -207,7 +208,7 @@ def compare_task(before: Record, after: Record, names: Sequence[str], margin: fl
         share=share,
         higher_is_better=before["higher_is_better"].get(metric, True),
     )
-    (contrast,) = compare_paired(table, plan).contrasts
+    contrast = compare_items(before_points, after_points, names[1], plan, largest)
     prompts = [{row["item"]: row["prompt_hash"] for row in one["rows"]} for one in (before, after)]
     return {
         "benchmark": before["benchmark"],
