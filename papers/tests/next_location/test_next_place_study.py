@@ -270,6 +270,11 @@ def test_days_that_cannot_be_predicted(folder):
     ):
         with pytest.raises(WhenceError, match=expected_text):
             predictor.predict(visits(), day=day)
+    several = [visit for number in range(8) for visit in visits(f"user {number}")]
+    with pytest.raises(WhenceError, match=r"user 2 \([^)]*\) and 5 more, but"):
+        predictor.predict(several, day=11)
+    with pytest.raises(WhenceError, match=r"user 2 \([^)]*\), but"):
+        predictor.predict([visit for visit in several if visit.user < "user 3"], day=11)
 
 
 def test_users_without_a_recent_visit_are_skipped(folder, tmp_path):
@@ -333,7 +338,10 @@ def test_predictions_as_a_table_name_every_user(folder, tmp_path):
     named = [option for user in ("eve", "ann", "bob") for option in ("--user", user)]
     done = call(weights(folder, "Recency"), path, "--top-k", 2, "--out", out, *named)
     assert done.exit_code == 0, done.output
-    assert "skipped bob: no visit in visits.csv" in done.output and "predictions of 1 user" in done.output
+    assert (
+        "skipped bob: no visit in visits.csv" in done.output
+        and "predictions of 1 user (1 not in training):" in done.output
+    )
     head, *table = list(csv.reader(out.open()))
     assert head == ["user_id", "day", "next_day", "rank", "location_id", "probability", "note"]
     assert [row[:4] for row in table[:2]] == [["eve", "2024-05-29", "assumed", str(rank)] for rank in (1, 2)]

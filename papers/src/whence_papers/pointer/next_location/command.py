@@ -84,7 +84,9 @@ def predict(
         print(f"skipped {_count(len(rest), 'more user')}: {', '.join(rest)}", file=sys.stderr)
     if to_csv:
         write_csv(out, predictions, skipped)
-        print(f"predictions of {_count(len(predictions), 'user')}: {out}")
+        unknown = sum(not one.known for one in predictions)
+        note = f" ({unknown} not in training)" if unknown else ""
+        print(f"predictions of {_count(len(predictions), 'user')}{note}: {out}")
         return
     with replace_file(out) as part:
         prediction_figure(predictions).savefig(part, dpi=150, format=out.suffix[1:].lower())

@@ -29,6 +29,7 @@ from whence_papers.pointer.next_location.model import NextPlaceModel, NextPlaceS
 from whence_papers.pointer.next_location.visits import Visit, format_day, sort_by_time
 
 ELSEWHERE = "(a place not in training)"
+MAX_NAMED = 3  # users in an error
 #: the remedy where weights are missing: none are committed
 TRAIN = "run `whence run next_location`, which trains where weights are missing, and pass a file of its weights folder"
 
@@ -94,9 +95,11 @@ class Predictor:
             if user not in skipped
         ]
         if not predictions:
+            reasons = [f"{user} ({reason})" for user, reason in skipped.items()]
+            more = f" and {len(reasons) - MAX_NAMED} more" if len(reasons) > MAX_NAMED else ""
             raise usage_error(
                 "predict" if day is None else f"predict(day={format_day(day)})",
-                ", ".join(f"{user} ({reason})" for user, reason in list(skipped.items())[:3]) or "no visits",
+                ", ".join(reasons[:MAX_NAMED]) + more or "no visits",
                 f"a prediction needs {SHORTEST} visits in the {self.days} days before the day and no visit after it",
                 "pass another day, or more visits",
             )
