@@ -34,6 +34,12 @@ def test_the_declared_python_versions_begin_with_the_required_one(path):
     assert (path.parent / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+def test_the_papers_install_the_scores_of_their_studies():
+    """Each is an extra of whence; a study that its README names must run after the documented install."""
+    (line,) = [one for one in tomllib.loads(PROJECTS[1].read_text())["project"]["dependencies"] if "whence" in one]
+    assert {"lab", "report", "summarization", "translation"} <= set(re.findall(r"\w+", line))
+
+
 @pytest.mark.parametrize("path", PROJECTS, ids=["whence", "papers"])
 def test_the_page_of_a_package_index_needs_no_repository(path):
     """Without images, which lie in the repository, and without links to files; the README itself has them."""
