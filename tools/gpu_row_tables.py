@@ -71,9 +71,15 @@ def _ratio(first: dict[str, float], column: str, times: list[float] | None) -> s
     return f"{ratio:.2f}x" if ratio < 10 else f"{ratio:.0f}x"
 
 
+def _source_commit(row: dict[str, Any]) -> str:
+    """The commit with the sources that ran; a copy on another machine may not have known it."""
+    known = row.get("provenance", {}).get("sources", row["environment"])
+    return str(known["commit"])
+
+
 def describe_rows(record: dict[str, Any]) -> str:
     """What was timed, and by which commits."""
-    commits = sorted({str(row["environment"]["commit"])[:9] for row in record["rows"].values()})
+    commits = sorted({_source_commit(row)[:9] for row in record["rows"].values()})
     return (
         "Forward and backward pass, causal, bfloat16: milliseconds of the first line, multiples of it below. Device time is that of a CUDA graph; "
         "eager and compiled calls are launched from Python. Each variant was timed only after its output and all gradients agreed with "
