@@ -113,7 +113,39 @@ def test_no_data_folder(monkeypatch, tmp_path):
     [
         ("longbench", "trec", "{", "no JSON at line 1"),
         ("longbench", "trec", '{"0": {"gold": []}}', "without origin_prompt"),
+        ("longbench", "trec", '{"0": {"gold": [], "origin_prompt": "a"}}', "item 0 without an answer"),
+        (
+            "longbench",
+            "trec",
+            '{"0": {"gold": {"answers": ["a"]}, "origin_prompt": "a"}}',
+            "without all_classes (list)",
+        ),
         ("squad", "squad2", "[]", "a list"),
+        ("squad", "squad2", '{"data": 3}', "without data (list)"),
+        ("squad", "squad2", '{"data": [{"title": 3}]}', "without paragraphs (list)"),
+        ("squad", "squad2", '{"data": [{"title": "a", "paragraphs": [{"context": "b"}]}]}', "without qas (list)"),
+        ("squad", "squad2", '{"data": [{"title": "a", "paragraphs": [{"qas": []}]}]}', "without context (str)"),
+        (
+            "squad",
+            "squad2",
+            '{"data": [{"title": "a", "paragraphs": [{"context": "b", "qas": [{"id": "c"}]}]}]}',
+            "without answers (list)",
+        ),
+        (
+            "squad",
+            "squad2",
+            '{"data": [{"paragraphs": [{"context": "b", "qas": [{"id": "c", "answers": ["d"]}]}]}]}',
+            "without text (str)",
+        ),
+        ("scrolls", "qmsum", "3", "without meeting_transcripts (list)"),
+        ("scrolls", "qmsum", '{"meeting_transcripts": [{"speaker": "A"}]}', "without content"),
+        (
+            "scrolls",
+            "qmsum",
+            '{"meeting_transcripts": [], "general_query_list": [{"query": "a"}]}',
+            "without answer (str)",
+        ),
+        ("scrolls", "quality", '{"id": 1, "input": null, "output": "a"}', "without input (str)"),
         ("glue", "sst2", "sentence\tlabel\nfine\t2\n", "line 2"),
         ("glue", "rte", "sentence1\tlabel\na\tentailment\n", "no column sentence2"),
     ],
@@ -126,6 +158,23 @@ def test_a_damaged_file_is_named(tmp_path, benchmark, subset, text, part):
     with pytest.raises(WhenceError) as error:
         one.read(one.locate(tmp_path))
     assert part in str(error.value) and path.name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("item", "answer", "part"),
+    [
+        ('{"idx": "a", "nl_tokens": ["b"]}', "max", "go.json with an item without pl_tokens (list)"),
+        ('{"idx": "a", "nl_tokens": [], "pl_tokens": []}', "mean", "go.txt with the answer 'mean' of a"),
+    ],
+)
+def test_a_damaged_cloze_test_is_named(tmp_path, item, answer, part):
+    one = BENCHMARKS["codexglue"]["cloze-maxmin-go"]
+    for name, text in zip(one.files, (f"[{item}]", f"a<CODESPLIT>{answer}\n"), strict=True):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises(WhenceError) as error:
+        one.read(one.locate(tmp_path))
+    assert part in str(error.value)
 
 
 def test_references_of_another_length(tmp_path):

@@ -16,6 +16,7 @@ from whence.errors import WhenceError, usage_error
 
 Row = dict[str, Any]
 Reader = Callable[[list[Path]], list[Row]]
+CLOZE_WORDS = ("max", "min")
 
 
 def read_longbench(files: list[Path]) -> list[Row]:
@@ -23,15 +24,18 @@ def read_longbench(files: list[Path]) -> list[Row]:
     path = files[0]
     rows = []
     for name, item in _parse(path, dict).items():
-        gold = _field(path, item, "gold")
-        answers = gold["answers"] if isinstance(gold, dict) else gold
+        gold = _field(path, item, "gold", (list, dict))
+        prompt = _field(path, item, "origin_prompt", str)
+        answers = _field(path, gold, "answers", list) if isinstance(gold, dict) else gold
+        if not answers:
+            raise _malformed(path, f"item {name} without an answer")
         rows.append(
             {
                 "id": str(name),
-                "prompt": _field(path, item, "origin_prompt"),
+                "prompt": prompt,
                 "answers": list(answers),
                 "target": answers[0],
-                "all_classes": list(gold["all_classes"]) if isinstance(gold, dict) else [],
+                "all_classes": list(_field(path, gold, "all_classes", list)) if isinstance(gold, dict) else [],
             }
         )
     return rows
@@ -40,17 +44,19 @@ def read_longbench(files: list[Path]) -> list[Row]:
 def read_squad(files: list[Path]) -> list[Row]:
     """SQuAD 2.0. A question without an answer has an empty list of answers."""
     path, rows = files[0], []
-    for article in _field(path, _parse(path, dict), "data"):
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                answers = sorted({answer["text"] for answer in question["answers"]})
+    for article in _field(path, _parse(path, dict), "data", list):
+        for paragraph in _field(path, article, "paragraphs", list):
+            context = _field(path, paragraph, "context", str)
+            for question in _field(path, paragraph, "qas", list):
+                found = _field(path, question, "answers", list)
+                answers = sorted({_field(path, answer, "text", str) for answer in found})
                 rows.append(
                     {
-                        "id": question["id"],
+                        "id": _field(path, question, "id"),
                         "prompt": (
                             "Answer the question in a few words of the background. If the background does not contain "
-                            f"the answer, write: unanswerable\n\nTitle: {article['title']}\n\nBackground: "
-                            f"{paragraph['context']}\n\nQuestion: {question['question'].strip()}\n\nAnswer:"
+                            f"the answer, write: unanswerable\n\nTitle: {_field(path, article, 'title')}\n\nBackground: "
+                            f"{context}\n\nQuestion: {_field(path, question, 'question', str).strip()}\n\nAnswer:"
                         ),
                         "answers": answers,
                         "target": answers[0] if answers else "unanswerable",
@@ -64,10 +70,14 @@ def read_qmsum(files: list[Path]) -> list[Row]:
     path, rows = files[0], []
     for number, meeting in enumerate(_parse_lines(path)):
         text = "\n".join(
-            f"{turn['speaker']}: {turn['content']}" for turn in _field(path, meeting, "meeting_transcripts")
+            f"{_field(path, turn, 'speaker')}: {_field(path, turn, 'content')}"
+            for turn in _field(path, meeting, "meeting_transcripts", list)
         )
-        queries = [*meeting.get("general_query_list", ()), *meeting.get("specific_query_list", ())]
-        rows += [_question(f"{number}-{i}", text, one["query"], [one["answer"]]) for i, one in enumerate(queries)]
+        lists = [name for name in ("general_query_list", "specific_query_list") if name in meeting]
+        queries = [one for name in lists for one in _field(path, meeting, name, list)]
+        for place, one in enumerate(queries):
+            query, answer = (_field(path, one, name, str) for name in ("query", "answer"))
+            rows.append(_question(f"{number}-{place}", text, query, [answer]))
     return rows
 
 
@@ -93,7 +103,9 @@ def _scrolls_items(path: Path) -> list[tuple[str, str, list[str]]]:
     items: dict[str, tuple[str, str, list[str]]] = {}
     for line in _parse_lines(path):
         name = str(_field(path, line, "id"))
-        items.setdefault(name, (name, _field(path, line, "input"), []))[2].append(_field(path, line, "output"))
+        items.setdefault(name, (name, _field(path, line, "input", str), []))[2].append(
+            _field(path, line, "output", str)
+        )
     return list(items.values())
 
 
@@ -135,13 +147,16 @@ def read_cloze(files: list[Path]) -> list[Row]:
         name = _field(path, item, "idx")
         if name not in answers:
             raise _malformed(answers_path, f"no answer of {name}")
-        before, _, after = " ".join(item["pl_tokens"]).partition("<mask>")
+        words, code = (" ".join(map(str, _field(path, item, key, list))) for key in ("nl_tokens", "pl_tokens"))
+        before, _, after = code.partition("<mask>")
+        if answers[name].strip() not in CLOZE_WORDS:
+            raise _malformed(answers_path, f"the answer {answers[name].strip()!r} of {name}")
         rows.append(
             {
                 "id": name,
-                "context": f"{' '.join(item['nl_tokens'])}\n{before.rstrip()}",
-                "choices": [f"{word}{after}" for word in ("max", "min")],
-                "label": ("max", "min").index(answers[name].strip()),
+                "context": f"{words}\n{before.rstrip()}",
+                "choices": [f"{word}{after}" for word in CLOZE_WORDS],
+                "label": CLOZE_WORDS.index(answers[name].strip()),
             }
         )
     return rows
@@ -197,9 +212,11 @@ def _parse_lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _field(path: Path, item: Any, name: str) -> Any:
-    if not isinstance(item, dict) or name not in item:
-        raise _malformed(path, f"an item without {name}")
+def _field(path: Path, item: Any, name: str, kind: type | tuple[type, ...] = object) -> Any:
+    if not isinstance(item, dict) or not isinstance(item.get(name), kind) or name not in item:
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        what = "" if kind is object else f" ({' or '.join(one.__name__ for one in kinds)})"
+        raise _malformed(path, f"an item without {name}{what}")
     return item[name]
 
 
