@@ -13,10 +13,11 @@ from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_folder import study_folder
 from whence_papers import FOLDER
 from whence_papers.ledger import LedgerFolders, MissingEvidence, load_sources
+from whence_papers.ledger.command import format_details
 from whence_papers.ledger.comparisons import contrast_figures
 from whence_papers.ledger.evidence import KNOWN_NAMES
 from whence_papers.ledger.study_records import READERS, compare_study, find_study
-from whence_papers.ledger.verdicts import judge
+from whence_papers.ledger.verdicts import judge, to_json
 
 CLAIMS = {claim.id: claim for source in load_sources(FOLDER / "claims", KNOWN_NAMES) for claim in source.claims}
 PROTOCOL = runpy.run_path(str(FOLDER / "studies/epar/protocol.py"))
@@ -165,6 +166,8 @@ def test_arms_below_a_simple_rule_test_nothing(tmp_path, claim, metric, split, l
     if expected == "not testable":
         words = (f"no arm reaches the {rule[0]} 'simple'", "It has 20 points; the best arm, none, has 8.0")
         assert words[0] in judgement.reason and (metric == "perplexity" or words[1] in judgement.reason)
+        details = format_details(to_json(judgement))
+        assert "not judged: the claim is not testable" in details and "no result yet" not in details
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from whence_papers.ledger.evidence import Evidence, find_evidence
 REPRODUCED, NOT_REPRODUCED, WRONG = "reproduced", "not reproduced", "arithmetic wrong"
 UNDECIDED, EQUIVALENT = "undecided", "equivalent"
 UNTESTABLE, OPEN = "not testable", "open"
+#: the state of a check of a claim that is not testable
+NOT_JUDGED = "not judged: the claim is not testable"
 LEVEL = 0.95
 MIN_SEEDS = 3  # fewer seeds leave a claim open
 
@@ -301,6 +303,7 @@ def count_verdicts(sources: list[dict[str, Any]], by_definition: bool = False) -
 def to_json(judgement: Judgement) -> dict[str, Any]:
     """One claim with its verdict, as plain JSON."""
     claim = judgement.claim
+    unjudged = NOT_JUDGED if judgement.verdict == UNTESTABLE else ""  # an open claim has no result yet
     return {
         "id": claim.id, "source": claim.source, "claim": claim.statement, "quote": claim.quote, "where": claim.where, "how": claim.how,
         "implied": claim.implied, "by_definition": claim.by_definition, "repository": claim.repository,
@@ -313,7 +316,7 @@ def to_json(judgement: Judgement) -> dict[str, Any]:
             }
             for one in judgement.checked
         ] or [
-            {"statement": check.statement, "figure": check.figure, "printed": check.text, "result": "", "agrees": None, "state": "", "note": check.note}
+            {"statement": check.statement, "figure": check.figure, "printed": check.text, "result": "", "agrees": None, "state": unjudged, "note": check.note}
             for check in claim.checks
         ],
         "figures": judgement.evidence.figures or {},
