@@ -45,6 +45,8 @@ def test_a_cure_compared_with_the_model_and_its_records(bench, tmp_path, whence_
     (page,) = (tmp_path / "out").glob("*/comparison.html")
     assert "1 undecided" in page.read_text() and "log-n" in page.read_text()
     before, after = sorted((tmp_path / "out").glob("quick-*"), key=lambda folder: (folder / "comparison.html").exists())
+    more = bench("--benchmark", "wmt", "--intervention", "log-n(trained=8)", "--compare", "quick")
+    assert more.returncode == 0 and "on 1 task:" in more.stdout, more.stdout  # not also sst2, which both have
     again = bench(*task, "--position", "alibi", "--compare", before)
     assert again.returncode == 0 and "Alibi" in again.stdout, again.stderr
     both = whence_here("report", before, after, "--label", "plain", "--label", "cured", "--out", "two.html")

@@ -85,6 +85,44 @@ def test_pairs_are_the_common_items(tmp_path):
     assert compare_benchmarks(*folders)["tasks"][0]["items"] == 4
 
 
+def add_record(folder, like, **changes):
+    """Another record beside one of a folder."""
+    record = records.read(folder / like) | changes
+    name = f"{record['benchmark']}-{record['task']}-{record['hash']}.json"
+    records.write(folder / name, record)
+    return folder
+
+
+def test_tasks_that_were_not_asked_for_change_no_interval(tmp_path):
+    sides = {"before": [0.0, 1.0] * 30, "after": [1.0, 1.0, 1.0, 0.0] * 15}
+    folders = [write_folder(tmp_path / name, own, name) for name, own in sides.items()]
+    asked = {("glue", "sst2"): "0" * 16}
+    alone = compare_benchmarks(*folders)
+    for folder in folders:
+        for task in ("cola", "rte"):
+            add_record(folder, f"glue-sst2-{'0' * 16}.json", task=task)
+    add_record(folders[1], f"glue-sst2-{'0' * 16}.json", task="wnli")
+    found = compare_benchmarks(*folders, hashes=asked)
+    assert (
+        found["tasks"] == alone["tasks"] and found["only"] == [] and "corrected for 1 task at" in comparison_page(found)
+    )
+    every = compare_benchmarks(*folders)
+    assert [task["task"] for task in every["tasks"]] == ["cola", "rte", "sst2"] and every["only"] == ["wnli"]
+    ends = [task["contrast"]["interval"]["high"] for task in (*found["tasks"], every["tasks"][-1])]
+    assert ends[0] < ends[1]
+
+
+def test_the_version_that_was_asked_for_is_compared(tmp_path):
+    folders = [write_folder(tmp_path / name, [0.0, 1.0], name) for name in ("before", "after")]
+    add_record(folders[1], f"glue-sst2-{'0' * 16}.json", hash="1" * 16, started="2026-02-01T00:00:00")
+    (task,) = compare_benchmarks(*folders, hashes={("glue", "sst2"): "0" * 16})["tasks"]
+    assert task["items"] == 2
+    with pytest.raises(WhenceError, match="two versions of glue sst2"):
+        compare_benchmarks(*folders, hashes={("glue", "sst2"): "1" * 16})
+    with pytest.raises(WhenceError, match="without a common task"):
+        compare_benchmarks(*folders, hashes={("glue", "cola"): "0" * 16})
+
+
 def test_an_earlier_version_of_a_task_is_named(tmp_path):
     folder = write_folder(tmp_path / "one", [0.0, 1.0])
     write_folder(folder, [1.0, 1.0], hash_="1" * 16, started="2026-02-01T00:00:00")

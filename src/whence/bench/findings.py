@@ -61,6 +61,14 @@ def latest_records(every: Sequence[Record]) -> tuple[list[Record], list[Record]]
     return list(latest.values()), [one for one in every if one is not latest[one["benchmark"], one["task"]]]
 
 
+def choose_records(every: Sequence[Record], hashes: Mapping[tuple[str, str], str] | None) -> list[Record]:
+    """The records of the tasks that ``hashes`` names, those of this version last; all records without it."""
+    if hashes is None:
+        return list(every)
+    own = {key: [one for one in every if (one["benchmark"], one["task"]) == key] for key in hashes}
+    return [one for key, several in own.items() for one in sorted(several, key=lambda one: one["hash"] == hashes[key])]
+
+
 def name_model(content: Mapping[str, Any]) -> str:
     """The model with what is attached or applied, in a few words."""
     plan = content["plan"]
@@ -131,13 +139,18 @@ def quantile_interval(draws: Tensor) -> list[float] | None:
 
 
 def compare_benchmarks(
-    before: Path, after: Path, labels: Sequence[str] = (), margin: float = MARGIN, command: str = ""
-) -> Record:
-    """Two folders compared on the tasks that both have, item by item."""
+    before: Path, after: Path, labels: Sequence[str] = (), margin: float = MARGIN, command: str = "",
+    hashes: Mapping[tuple[str, str], str] | None = None,
+) -> Record:  # fmt: skip
+    """Two folders compared on the tasks that both have, item by item.
+
+    ``hashes`` limits them to these tasks, each a benchmark and a name with the hash of the version that was asked for. The
+    correction for several comparisons then does not depend on what else the folders hold.
+    """
     plans = [load_plan(folder) for folder in (before, after)]
     latest = [
-        {(one["benchmark"], one["task"]): one for one in latest_records(read_records(folder, plan["hash"]))[0]}
-        for folder, plan in zip((before, after), plans, strict=True)
+        {(one["benchmark"], one["task"]): one for one in latest_records(choose_records(own, hashes))[0]}
+        for own in (read_records(folder, plan["hash"]) for folder, plan in zip((before, after), plans, strict=True))
     ]
     common = [key for key in latest[0] if key in latest[1]]
     if not common:

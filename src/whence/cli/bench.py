@@ -136,7 +136,8 @@ def bench(
                 "the two models must differ",
                 "change the model, or what is applied",
             )
-        page, findings = write_bench_comparison((baseline, folder), None, margin=margin)
+        hashes = {(one.benchmark, one.name): one.hash for one in tasks}
+        page, findings = write_bench_comparison((baseline, folder), None, margin=margin, hashes=hashes)
         results["comparison"] = {"report": page, **summarize_benchmarks(findings)}
 
 

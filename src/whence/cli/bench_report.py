@@ -33,9 +33,16 @@ def write_bench_report(folder: Path, out: Path | None = None) -> tuple[Path, dic
 
 
 def write_bench_comparison(
-    folders: Sequence[Path], out: Path | None, labels: Sequence[str] = (), margin: float | None = None
+    folders: Sequence[Path],
+    out: Path | None,
+    labels: Sequence[str] = (),
+    margin: float | None = None,
+    hashes: Mapping[tuple[str, str], str] | None = None,
 ) -> tuple[Path, dict[str, Any]]:
-    """The verdicts on the terminal and the page, from the records of two folders alone. Returns the page and the findings."""
+    """The verdicts on the terminal and the page, from the records of two folders alone. Returns the page and the findings.
+
+    ``hashes`` names the tasks to compare, as ``compare_benchmarks`` says; all common tasks without it.
+    """
     from whence import records
     from whence.bench.findings import MARGIN, compare_benchmarks
     from whence.report.bench import comparison_page
@@ -49,7 +56,9 @@ def write_bench_comparison(
             "whence report --label", repr(list(labels)), "the two models must have different names", "pass it twice"
         )
     before, after = folders
-    findings = compare_benchmarks(before, after, labels, MARGIN if margin is None else margin)
+    # a report of some tasks is made again by the command that names them
+    command = records.rerun_command() or "" if hashes is not None else ""
+    findings = compare_benchmarks(before, after, labels, MARGIN if margin is None else margin, command, hashes)
     head = ("task", "verdict", "metric", "before", "after", "difference (interval)")
     print_rows(findings["title"], head, comparison_rows(findings))
     print(compare_answer(findings))

@@ -72,9 +72,10 @@ def compare_answer(findings: Mapping[str, Any]) -> str:
 
 def describe_rule(findings: Mapping[str, Any]) -> str:
     """How the verdicts are decided."""
+    number = len(findings["tasks"])
     return (
         f"How it is decided. Both models answer the same items, and the difference is tested item by item. Intervals and p "
-        f"are corrected for {len(findings['tasks'])} tasks at alpha = 0.05. Better or worse: the interval excludes zero. "
+        f"are corrected for {number} task{'s' if number > 1 else ''} at alpha = 0.05. Better or worse: the interval excludes zero. "
         f"Equivalent: it lies within ±{findings['margin']:g} points, also with one further item that differs as much as the "
         "metric allows. If no difference varies, the interval is a bound on the share of items that differ otherwise (Clopper "
         "and Pearson). Translations and programs are judged by the mean chrF of their sentences, because BLEU has no value "
