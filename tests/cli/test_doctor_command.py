@@ -77,6 +77,28 @@ def test_data_that_is_there_is_found(doctor, tmp_path):
     assert [one["name"] for one in found["sets"] if one["found"]] == ["books"] and found["folder"] == str(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "name, training, development",
+    [
+        ("squad", "squad/train-v2.0.json", "benchmarks/squad2/dev.json.xz"),
+        ("qmsum", "qmsum/train.jsonl.gz", "benchmarks/qmsum/val.jsonl.xz"),
+        ("arxiv", "arxiv/train.txt", "arxiv/val.txt"),
+    ],
+)
+def test_a_development_part_without_the_training_part_is_found(doctor, tmp_path, name, training, development):
+    """The studies train on it."""
+    (path := tmp_path / development).parent.mkdir(parents=True)
+    path.touch()
+    (line,) = [one for one in doctor().stdout.splitlines() if one.startswith(f"  {name}: ")]
+    assert (
+        line.startswith(f"  {name}: found (development part; the training part is missing): ") and "; put train" in line
+    )
+    (path := tmp_path / training).parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    (line,) = [one for one in doctor().stdout.splitlines() if one.startswith(f"  {name}: ")]
+    assert line.startswith(f"  {name}: found: ") and "put" not in line
+
+
 def test_the_paths_of_data_sets_are_those_that_tasks_read(monkeypatch, tmp_path):
     """Without data every loader names the folder of its file."""
     from whence.errors import WhenceError

@@ -125,11 +125,12 @@ def describe_extra(extra: dict[str, Any]) -> Row:
 
 
 def describe_found(one: dict[str, Any]) -> Row:
-    return (
-        one["name"],
-        f"{'found' if one['found'] else 'missing'}: {one['purpose']}",
-        None if one["found"] else one["remedy"],
-    )
+    state = "found" if one["found"] else "missing"
+    absent = one.get("missing_parts", [])  # of a data set
+    if absent:
+        present = "training" if "development" in absent else "development"
+        state = f"found ({present} part; the {absent[0]} part is missing)"
+    return one["name"], f"{state}: {one['purpose']}", one["remedy"] if absent or not one["found"] else None
 
 
 def describe_speed(speed: dict[str, Any]) -> list[Row]:

@@ -40,9 +40,9 @@ DATA_SETS = {
     "books": ("books/test.txt.xz", "language modelling on books"),
     "sst2": ("glue/SST-2/dev.tsv", "sentiment of film reviews"),
     "glue": ("glue", "classification of sentences and pairs"),
-    "squad": ("squad", "questions about passages"),
-    "qmsum": ("qmsum", "summaries of meetings"),
-    "arxiv": ("arxiv", "summaries of scientific papers"),
+    "squad": ("squad/train-v2.0.json", "questions about passages"),
+    "qmsum": ("qmsum/train.jsonl", "summaries of meetings"),
+    "arxiv": ("arxiv/train.txt", "summaries of scientific papers"),
     "multi30k": ("multi30k/train.en.gz", "translation of image descriptions"),
     "wmt14": ("wmt14/train.en.gz", "translation of news"),
     "lost_in_the_middle": ("lost_in_the_middle/nq-open-oracle.jsonl.gz", "questions over documents, for whence probe"),
@@ -237,15 +237,34 @@ def describe_data(problems: list[str]) -> dict[str, Any]:
     sets = []
     for name, (path, purpose) in DATA_SETS.items():
         remedy = ORIGINS.get(name, "see docs/benchmarks.md")
+        parts = {} if folder is None else find_parts(name, folder)
+        found = any(parts.values()) if parts else folder is not None and (folder / path).exists()
+        missing_parts = [part for part, is_there in parts.items() if found and not is_there]
         sets.append(
-            {
-                "name": name,
-                "purpose": purpose,
-                "found": folder is not None and (folder / path).exists(),
-                "remedy": remedy,
-            }
+            {"name": name, "purpose": purpose, "found": found, "missing_parts": missing_parts, "remedy": remedy}
         )
     return {"folder": None if folder is None else str(folder), "text": text, "sets": sets}
+
+
+def find_parts(name: str, folder: Path) -> dict[str, bool]:
+    """Whether the published parts of a data set are there; empty for a task that does not train on the development part alone."""
+    from whence.lab.data.squad import PUBLISHED
+    from whence.lab.data.tables import COMPRESSED
+    from whence.lab.tasks.summarization import Arxiv, Qmsum
+
+    paths: dict[str, list[str]] = {}
+    if name == "squad":
+        paths = {"training": list(PUBLISHED["train"]), "development": list(PUBLISHED["dev"])}
+    elif name in ("arxiv", "qmsum"):
+        stems = (Arxiv if name == "arxiv" else Qmsum).stems
+        paths = {
+            part: [f"{stem}{suffix}" for stem in stems[key] for suffix in (".jsonl", ".txt")]
+            for part, key in (("training", "train"), ("development", "val"))
+        }
+    return {
+        part: any((folder / f"{path}{suffix}").is_file() for path in own for suffix in ("", *COMPRESSED))
+        for part, own in paths.items()
+    }
 
 
 def describe_weights(problems: list[str]) -> dict[str, Any]:
