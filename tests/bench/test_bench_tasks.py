@@ -88,6 +88,9 @@ def test_a_compressed_copy_is_the_same_data(data, tmp_path):
     ("benchmarks", "subsets", "parts"),
     [
         (["longbensh"], [], ("--benchmark", "longbensh", "did you mean longbench?")),
+        (["gleu"], [], ("--benchmark", "gleu", "did you mean glue?")),
+        (["nobench"], [], ("got nobench, but the benchmarks are longbench, scrolls", "; choose one of them.")),
+        (["trec"], [], ("--benchmark", "trec", "did you mean --benchmark longbench --subset trec?")),
         (["wmt_zh_en"], [], ("--benchmark", "wmt_zh_en", "did you mean --benchmark wmt --subset wmt22_zh_en?")),
         (["longbench"], ["treck"], ("--subset", "treck", "did you mean trec?")),
         (["longbench"], ["lcc"], ("benchmarks/longbench/lcc.json", "docs/benchmarks.md", "--data")),

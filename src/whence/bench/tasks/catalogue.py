@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from whence.plugins import did_you_mean
 
 #: metrics of a whole set of answers, which have no value for one item
 CORPUS_METRICS = ("bleu", "chrf", "ter", "token_bleu", "codebleu")
+
+NEAR = 0.8  # similarity of a name that is suggested: longbensh is 0.89 from longbench, and nobench 0.75
 
 
 @dataclass(frozen=True)
@@ -238,9 +240,22 @@ def select_subsets(benchmarks: Sequence[str], names: Sequence[str], data: Path |
 def _suggest_benchmark(unknown: str) -> str:
     """A remedy for an unknown benchmark: a similar one, or a similar subset with its benchmark."""
     owners = {name: benchmark for benchmark, subsets in BENCHMARKS.items() for name in subsets}
-    close = difflib.get_close_matches(unknown.lower(), owners, n=1)
-    remedy = f"did you mean --benchmark {owners[close[0]]} --subset {close[0]}?" if close else "choose one of them"
-    return remedy if unknown in owners else did_you_mean(unknown, BENCHMARKS, remedy)
+    subset = _nearest(unknown, owners)
+    benchmark = None if unknown.lower() in owners else _nearest(unknown, BENCHMARKS)
+    if benchmark is not None:
+        return f"did you mean {benchmark}?"
+    return "choose one of them" if subset is None else f"did you mean --benchmark {owners[subset]} --subset {subset}?"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that differs by a letter or two, or in the order of its letters; None if none is so near.
+
+    >>> _nearest("longbensh", ["longbench"]), _nearest("gleu", ["glue"]), _nearest("nobench", ["longbench"])
+    ('longbench', 'glue', None)
+    """
+    known, name = list(known), name.lower()
+    close = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
+    return next(iter(close or [one for one in known if sorted(one) == sorted(name)]), None)
 
 
 def _named_subsets(name: str, benchmarks: Sequence[str]) -> list[Subset]:
