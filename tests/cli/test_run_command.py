@@ -1,5 +1,7 @@
 """``whence run`` and ``whence studies``: study files, experiments in folders, --quick, and errors."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -67,6 +69,25 @@ def test_experiments_in_folders_are_listed_and_run(studies):
     assert (studies / "results/mine/sums.json").exists() and (studies / "results/mine/quick/sums.json").exists()
 
 
+def test_a_study_file_is_described_with_its_scales_and_options(studies):
+    text = '"""Trains nothing.\n\nA run takes seconds.\n"""\n' + STUDY.replace(
+        'scale="small"', 'scale="small", my_data=None'
+    )
+    (studies / "studies/mine.py").write_text(text)
+    lines = whence("studies", "mine").stdout.splitlines()
+    assert lines[:3] == ["Trains nothing.", "", "A run takes seconds."]
+    assert "--scale: small, large (default: small)" in lines and "options: --my-data" in lines
+    assert lines[-1] == "study mine: 1 arms, 1 seeds: Does it run?"
+    found = json.loads(whence("studies", "mine", "--json").stdout)
+    assert (found["scales"], found["default_scale"], found["options"]) == (["small", "large"], "small", ["--my-data"])
+    plain = whence("studies", "deep/sums").stdout
+    assert "--scale: none" in plain and "options: none" in plain and "study sums: experiment" in plain
+    with pytest.raises(WhenceError, match=r"whence studies got no study min; did you mean mine"):
+        whence("studies", "min")
+    shown = " ".join(whence("run", "--help").stdout.replace("│", " ").split())
+    assert "whence studies NAME" in shown and "whence studies NAME" in whence("studies").stderr
+
+
 def test_invalid_requests_raise_one_sentence(studies):
     with pytest.raises(WhenceError, match=r"no study sums.*deep/sums"):
         whence("run", "sums")
@@ -103,6 +124,10 @@ def test_arguments_of_a_study_file_are_options(studies):
         whence("run", "own", "--my-seeds", "3", "--other=x=y")
     with pytest.raises(WhenceError, match=r"got --my-seed;.*--my-seeds.*the options of own.py are --my-seeds, --other"):
         whence("run", "own", "--my-seed", "3")
+    with pytest.raises(
+        WhenceError, match=r"got --tasks, but the options of own.py are --my-seeds, --other; leave it out"
+    ):
+        whence("run", "own", "--tasks", "3")
     with pytest.raises(WhenceError, match=r"got --other, but .*--name value"):
         whence("run", "own", "--other")
     with pytest.raises(WhenceError, match=r"got --job;.*--jobs.*sums.py has no options of its own"):

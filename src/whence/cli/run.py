@@ -23,6 +23,10 @@ EXAMPLES = """Examples:
 
 whence run my_study.py --jobs 2 --out results
 
+whence studies translation    (what a study is, how long it takes, its scales and its own options)
+
+whence run translation --scale small
+
 accelerate launch --num_processes 4 -m whence run my_study.py
 
 A study file defines a function studies() that returns whence.lab.study.Study objects, or a function experiments() that
@@ -33,7 +37,12 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def run(
     context: typer.Context,
-    study: Annotated[str, typer.Argument(help="Name from `whence studies`, or a file.")],
+    study: Annotated[
+        str,
+        typer.Argument(
+            help="Name from `whence studies`, or a file. `whence studies NAME` lists its scales and options."
+        ),
+    ],
     jobs: Annotated[
         int | None,
         typer.Option(help="Number of runs at a time. Default: all cores or GPUs, or the whole cluster.", min=1),
@@ -44,7 +53,10 @@ def run(
     only: Annotated[
         list[str] | None, typer.Option(help="Name of one study or experiment of the file. Repeatable; default: all.")
     ] = None,
-    scale: Annotated[str | None, typer.Option(help="Size of a study that has several, such as cpu or gpu.")] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(help="Size of a study that has several, such as small or cpu; see `whence studies NAME`."),
+    ] = None,
     executor: Annotated[
         str, typer.Option(help="Where runs execute: local, ray, slurm, a plug-in, module:Class or ./file.py:Class.")
     ] = "local",

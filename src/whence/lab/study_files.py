@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from whence.errors import WhenceError, usage_error
@@ -26,6 +27,24 @@ from whence.plugins import STUDIES, did_you_mean, entry_points, require_unique
 STUDIES_FOLDER = Path("studies")
 #: options of ``whence run`` that every study file has, for suggestions
 COMMON_OPTIONS = ("jobs", "out", "folder", "quick", "only", "scale", "executor", "shard", "help")
+
+
+@dataclass(frozen=True)
+class StudyFile:
+    """What a study file defines: its docstring, its function ``studies()`` or ``experiments()``, and the scales it takes."""
+
+    about: str
+    function: Callable[..., list[Study | Experiment]]
+    scales: tuple[str, ...]
+
+    @property
+    def default_scale(self) -> str | None:
+        return inspect.signature(self.function).parameters["scale"].default if self.scales else None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of ``whence run`` that the file adds, as they are written."""
+        return tuple(_option_name(name) for name in inspect.signature(self.function).parameters if name != "scale")
 
 
 def list_study_files(folder: Path) -> dict[str, Path]:
@@ -55,8 +74,8 @@ def list_study_files(folder: Path) -> dict[str, Path]:
     return files | _files_below(folder)
 
 
-def find_study_file(name: str, folder: Path) -> Path:
-    """A study file by name or path."""
+def find_study_file(name: str, folder: Path, subject: str = "whence run") -> Path:
+    """A study file by name or path. ``subject`` begins the error."""
     if name.endswith(".py") and Path(name).exists():
         return Path(name)
     known = list_study_files(folder)
@@ -64,7 +83,7 @@ def find_study_file(name: str, folder: Path) -> Path:
     if path is None or not path.exists():
         names = ", ".join(known) or "none; the package whence-papers has some"
         raise usage_error(
-            "whence run",
+            subject,
             f"no file {name}" if name.endswith(".py") else f"no study {name}",
             f"the studies are: {names}",
             did_you_mean(name, known, "choose one of them, or name a file.py"),
@@ -98,23 +117,19 @@ def load_study_file(
         scale: one of the file's SCALES.
         options: further arguments of its function, as texts.
     """
-    function, scales = _find_function(path)
-    options = dict(options or {})
-    own = [name for name in inspect.signature(function).parameters if name != "scale"]
-    unknown = [name for name in options if name not in own]
+    file = read_study_file(path)
+    scales, own, options = file.scales, file.options, dict(options or {})
+    unknown = [option for name in options if (option := _option_name(name)) not in own]
     if unknown:
-        listed = ", ".join(_option_name(name) for name in own)
-        rule = f"the options of {path.name} are {listed}" if own else f"{path.name} has no options of its own"
-        known = [_option_name(name) for name in (*own, *COMMON_OPTIONS)]
-        raise usage_error(
-            "whence run", _option_name(unknown[0]), rule, did_you_mean(_option_name(unknown[0]), known, "leave it out")
-        )
+        rule = f"the options of {path.name} are {', '.join(own)}" if own else f"{path.name} has no options of its own"
+        known = [*own, *map(_option_name, COMMON_OPTIONS)]
+        raise usage_error("whence run", unknown[0], rule, did_you_mean(unknown[0], known, "leave it out"))
     if scale is not None and scale not in scales:
         got = f"{scale!r} for {path.name}"
         rule = f"its scales are {', '.join(scales)}" if scales else "it has no scales"
         raise usage_error("whence run --scale", got, rule, "choose one of them" if scales else "leave out --scale")
     with _explain_errors(path):
-        return list(function(**options) if scale is None else function(scale, **options))
+        return list(file.function(**options) if scale is None else file.function(scale, **options))
 
 
 def _option_name(name: str) -> str:
@@ -126,8 +141,8 @@ def _files_below(folder: Path) -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
-def _find_function(path: Path) -> tuple[Callable[..., list[Study | Experiment]], tuple[str, ...]]:
-    """A file's function ``studies()`` or ``experiments()``, and the scales it takes."""
+def read_study_file(path: Path) -> StudyFile:
+    """Run a study file, without building its studies."""
     with _explain_errors(path):
         names = runpy.run_path(str(path))
     functions = [names[name] for name in ("studies", "experiments") if callable(names.get(name))]
@@ -135,7 +150,8 @@ def _find_function(path: Path) -> tuple[Callable[..., list[Study | Experiment]],
         got = f"{path.name} with {len(functions)} of studies() and experiments()"
         raise usage_error("whence run", got, "a study file defines exactly one of them", "define one")
     takes_scale = "scale" in inspect.signature(functions[0]).parameters
-    return functions[0], tuple(names["SCALES"]) if takes_scale else ()
+    scales = tuple(names["SCALES"]) if takes_scale else ()
+    return StudyFile(inspect.cleandoc(names["__doc__"] or ""), functions[0], scales)
 
 
 @contextmanager
