@@ -89,9 +89,13 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     ('did you mean retrieval?', 'choose one')
     >>> did_you_mean("yarn", ["Linear", "Yarn"], "choose one")
     'did you mean Yarn?'
+    >>> did_you_mean("--tasks", ["--data"], "choose one")  # the dashes alone are alike
+    'choose one'
     """
-    spellings = {one.lower(): one for one in reversed(list(known))}  # of spellings that differ in case, the first
-    close = difflib.get_close_matches(name.lower(), spellings, n=1)
+    spellings = {
+        one.lower().lstrip("-"): one for one in reversed(list(known))
+    }  # of those that differ in case, the first
+    close = difflib.get_close_matches(name.lower().lstrip("-"), spellings, n=1)
     return f"did you mean {spellings[close[0]]}?" if close else otherwise
 
 
