@@ -55,6 +55,17 @@ def test_a_cure_compared_with_the_model_and_its_records(bench, tmp_path, whence_
     assert same.returncode == 2 and "--compare" in same.stderr and "must differ" in same.stderr
 
 
+def test_git_is_asked_for_the_commit_in_a_checkout_only(bench, tmp_path):
+    task = ("--benchmark", "glue", "--subset", "sst2")
+    outside = bench(*task)
+    assert outside.returncode == 0 and "fatal" not in outside.stderr
+    (results,) = (tmp_path / "out" / "results" / "glue").glob("*/results_sst2.json")
+    assert json.loads(results.read_text())["git_hash"] is None
+    (tmp_path / ".git").mkdir()  # broken, which git says
+    inside = bench(*task, "--items", "2")
+    assert inside.returncode == 0 and "fatal" in inside.stderr
+
+
 def test_a_recipe(bench, tmp_path):
     from whence.mend.recipe import model_checksum
 

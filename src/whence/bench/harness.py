@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
+import os
 import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -265,7 +266,7 @@ def run_task(
     lm: ProbedModel, task: BenchTask, settings: Settings, batch_size: int, on_request: OnRequest
 ) -> tuple[dict[str, Any], list[Row]]:
     """Run a task. Returns the harness's results without samples, and its samples with the item's id and ``shortened``."""
-    with quiet_harness():
+    with quiet_harness(), skip_git_outside_checkout():
         built, shortened = task.build(lm, settings)
         from lm_eval import simple_evaluate
         from lm_eval.tasks import TaskManager
@@ -376,3 +377,16 @@ def quiet_harness() -> Iterator[None]:
         module.tqdm = bars
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
+
+
+@contextmanager
+def skip_git_outside_checkout() -> Iterator[None]:
+    """The harness asks git for the commit of the working directory, for each task. Outside a checkout git prints an error."""
+    evaluator = require_package("lm_eval.evaluator", FEATURE, EXTRA)
+    read_commit, here = evaluator.get_git_commit_hash, Path.cwd()
+    checkout = "GIT_DIR" in os.environ or any((folder / ".git").exists() for folder in (here, *here.parents))
+    evaluator.get_git_commit_hash = read_commit if checkout else lambda: None
+    try:
+        yield
+    finally:
+        evaluator.get_git_commit_hash = read_commit
