@@ -80,7 +80,12 @@ def test_the_terminal_lists_claims_then_undecided_then_the_rest(studies):
 
 def test_no_arm_beats_a_constant_answer_comes_first(studies):
     studies[0]["constant"] = {"name": "chance", "value": 0.99, "beaten_by": [], "not_beaten_by": ["none"]}
-    assert summary_lines(studies)[0].startswith("Copying: No arm beats a constant answer (chance: 99")
+    studies[0]["comparison"]["arms"]["Rotary"] |= {"kind": "undecided", "verdict": "undecided: 3 more seeds"}
+    lines = summary_lines(studies)
+    assert lines[0].startswith("Copying: No arm beats a constant answer (chance: 99")
+    assert not any("3 more seeds" in line for line in lines)  # the arms have learned nothing
+    studies[0]["constant"] |= {"beaten_by": ["Rotary"]}
+    assert "  Rotary on Copying: 3 more seeds." in summary_lines(studies)
 
 
 def test_claims_are_first_on_the_page():

@@ -78,10 +78,13 @@ def describe_place(study: dict[str, Any]) -> str:
 def summary_lines(studies: Sequence[dict[str, Any]], width: int | None = None) -> list[str]:
     """The end of a comparison on a terminal: the claims, what is undecided, and the means of studies without a comparison.
 
-    ``width`` is that of the terminal; None does not wrap.
+    What is undecided between arms that do not beat a constant answer is left to the page: more seeds of arms that learned nothing
+    decide nothing. ``width`` is that of the terminal; None does not wrap.
     """
     claims = [sentence for study in studies for sentence in claim_sentences(study)]
-    undecided = [sentence for study in studies for sentence in undecided_sentences(study)]
+    undecided = [
+        sentence for study in studies if not constant_headline(study) for sentence in undecided_sentences(study)
+    ]
     compared = [study for study in studies if study.get("comparison")]
     lines = constant_warnings(studies)
     if claims:
