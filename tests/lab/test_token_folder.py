@@ -184,6 +184,12 @@ def test_a_corrupt_or_missing_file_is_named(tokens, tmp_path, name):
         TokenFolder(copy)
 
 
+def test_a_folder_that_does_not_exist_is_not_to_be_deleted(tmp_path):
+    with pytest.raises(WhenceError, match=r"no folder .*/none, .*run whence tokenize --out .*/none\.") as error:
+        TokenFolder(tmp_path / "none")
+    assert "delete" not in str(error.value)
+
+
 def test_a_folder_without_its_manifest_is_incomplete(tokens, rows, tmp_path):
     import shutil
 

@@ -38,6 +38,13 @@ def test_without_the_variable(monkeypatch, name):
     assert ("run: python -m " in said) is (name not in ("squad", "qmsum", "arxiv")) and "fill it" not in said
 
 
+@pytest.mark.parametrize("name", ["qmsum", "squad", "wikitext2"])
+def test_a_folder_that_does_not_exist_is_said(monkeypatch, tmp_path, name):
+    monkeypatch.setenv("WHENCE_DATA", str(tmp_path / "none"))
+    said = refused(load, name)
+    assert f"WHENCE_DATA={tmp_path / 'none'}, but there is no such folder; correct WHENCE_DATA, or create" in said
+
+
 @pytest.mark.parametrize(
     "name, path, mend",
     [

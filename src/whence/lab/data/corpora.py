@@ -38,8 +38,11 @@ ORIGINS = {
 }
 
 
-def data_folder(subject: str, fill: str = "fill it") -> Path:
-    """The folder that WHENCE_DATA names. ``subject`` begins the error; ``fill`` says how to get the data."""
+def data_folder(subject: str, fill: str = "fill it", may_be_new: bool = False) -> Path:
+    """The folder that WHENCE_DATA names, which exists unless ``may_be_new``.
+
+    ``subject`` begins the error; ``fill`` says how to get the data.
+    """
     named = os.environ.get(VARIABLE)
     if not named:
         raise usage_error(
@@ -48,7 +51,13 @@ def data_folder(subject: str, fill: str = "fill it") -> Path:
             "data files are read from the folder in that environment variable",
             f"set {VARIABLE} to a folder and {fill}",
         )
-    return Path(named).expanduser()
+    folder = Path(named).expanduser()
+    if not folder.is_dir() and not may_be_new:
+        got = f"{VARIABLE}={named}"
+        raise usage_error(
+            subject, got, "there is no such folder", f"correct {VARIABLE}, or create the folder and {fill}"
+        )
+    return folder
 
 
 def data_file(subject: str, origin: str, path: str, otherwise: str | None = None) -> Path:

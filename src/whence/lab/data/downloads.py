@@ -44,7 +44,7 @@ def fetch(name: str, sets: Mapping[str, Download] | None = None) -> list[Path]:
     subject, sets = f'fetch("{name}")', sets or SETS
     if name not in sets:
         raise usage_error(subject, "an unknown name", f"the data sets are {', '.join(sets)}", "choose one of them")
-    return sets[name](subject, data_folder(subject))
+    return sets[name](subject, data_folder(subject, may_be_new=True))
 
 
 def _wikitext2(subject: str, folder: Path) -> list[Path]:

@@ -95,6 +95,11 @@ def is_token_folder(path: Path) -> bool:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of a folder, with all its keys."""
+    if not path.is_dir():
+        rule = "it is a folder that whence tokenize wrote"
+        raise usage_error(
+            "a token folder", f"no folder {path}", rule, f"correct the path, or run whence tokenize --out {path}"
+        )
     if not (path / MANIFEST).is_file():
         got = f"{path} without {MANIFEST}"
         raise usage_error("a token folder", got, "it is written last, so the folder is incomplete", _remedy(path))
