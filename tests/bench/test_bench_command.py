@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from whence import hf, mend
+from whence.errors import WhenceError
 from whence.probe.probed_model import tiny_random_model
 
 
@@ -93,6 +94,35 @@ def test_a_task_file_and_a_budget(bench, tmp_path):
     (path,) = (tmp_path / "out").glob("quick-*/task-sums-*.json")
     record = json.loads(path.read_text())
     assert record["metric"] == "acc" and record["items"] == 2 and list(record["files"]) == ["task.yaml"]
+
+
+@pytest.mark.parametrize("reason", [None, "the hub cannot be reached"])
+def test_a_named_task_asks_no_hub_that_cannot_be_reached(harness, monkeypatch, reason):
+    """The index of the harness's tasks takes many seconds, so one that only fails stands in for it."""
+    import huggingface_hub.constants
+    import lm_eval.tasks
+    from datasets import config
+
+    from whence.bench.harness import named_task
+
+    modules, seen = (huggingface_hub.constants, config), []
+    for module in modules:
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+
+    class Manager:
+        def __init__(self, **options):
+            pass
+
+        def load(self, names):
+            seen.extend(module.HF_HUB_OFFLINE for module in modules)
+            raise ConnectionError("no data")
+
+    monkeypatch.setattr(lm_eval.tasks, "TaskManager", Manager)
+    monkeypatch.setattr("whence.bench.harness._why_offline", lambda: reason)
+    with pytest.raises(WhenceError, match=r"hellaswag.*no data.*download its data first") as error:
+        named_task("hellaswag")
+    assert seen == [reason is not None] * 2 and ("cannot be reached" in str(error.value)) == (reason is not None)
+    assert not any(module.HF_HUB_OFFLINE for module in modules)
 
 
 def test_examples_before_the_question(bench, tmp_path):

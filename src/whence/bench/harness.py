@@ -22,6 +22,7 @@ from whence import hf
 from whence.bench.tasks.catalogue import CORPUS_METRICS, Subset
 from whence.bench.tasks.files import file_checksum
 from whence.errors import WhenceError, require_package, usage_error
+from whence.hf.load import _why_offline
 from whence.probe.identity import text_checksum
 from whence.probe.probed_model import ProbedModel
 from whence.records import source_hash
@@ -230,7 +231,8 @@ def named_task(text: str) -> list[BenchTask]:
     is_file = path.suffix in (".yaml", ".yml")
     if is_file and not path.is_file():
         raise usage_error("whence bench --task", f"no file {text}", "it must be a task file", "check the path")
-    with quiet_harness():
+    reason = None if is_file else _why_offline()  # the data of a file may be local
+    with quiet_harness(), offline_hub() if reason else nullcontext():
         manager = TaskManager(include_defaults=not is_file)  # the index of the harness's tasks takes seconds
         try:
             loaded = manager.load([str(path) if is_file else text])["tasks"]
@@ -247,11 +249,25 @@ def named_task(text: str) -> list[BenchTask]:
             raise usage_error(
                 "whence bench --task",
                 f"{text}, which cannot be loaded ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",
-                "the harness must be able to load it here",
+                f"the harness must be able to load it here{', and ' + reason if reason else ''}",
                 "correct the file, or download its data first",
             ) from error
     files = {path.name: file_checksum(path)} if is_file else {}
     return [_loaded_task(name, task, version, files) for name, task in loaded.items()]
+
+
+@contextmanager
+def offline_hub() -> Iterator[None]:
+    """Only the local caches of the hub and of datasets, as with ``HF_HUB_OFFLINE=1``: no request, and no retries of it."""
+    modules = [require_package(name, FEATURE, EXTRA) for name in ("huggingface_hub.constants", "datasets.config")]
+    states = [module.HF_HUB_OFFLINE for module in modules]
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, state in zip(modules, states, strict=True):
+            module.HF_HUB_OFFLINE = state
 
 
 def _loaded_task(name: str, task: Any, version: str, files: dict[str, str]) -> BenchTask:
