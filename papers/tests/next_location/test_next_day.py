@@ -196,9 +196,21 @@ def test_own_visits(tmp_path):
         load(study.task, **study.task_settings)
     (changed,) = load_study_file(FOLDER / "studies" / "next_location.py", options={"visits": str(path)})
     assert changed.hash != study.hash
-    short = own_file(tmp_path, days=14)
-    with pytest.raises(WhenceError, match=r"my.csv without a question in .*; add visits, or lower days"):
-        load(TASK, data=str(short))
+
+
+@pytest.mark.parametrize("days, missing", [(1, "train, valid"), (14, "valid, test"), (38, "valid")])
+def test_too_few_visits_are_refused_with_the_days_that_are_enough(tmp_path, days, missing):
+    def write(days):
+        rows = [f"ann,place {day % 3},{739023 + day},600,{day % 7}" for day in range(days)]
+        (tmp_path / "my.csv").write_text("\n".join(["user_id,location_id,start_day,start_min,weekday", *rows]))
+        return str(tmp_path / "my.csv")
+
+    with pytest.raises(
+        WhenceError, match=rf"my.csv with too few visits: no question in {missing}.*about 41 days"
+    ) as error:
+        load(TASK, data=write(days))
+    assert "lower days" not in str(error.value)
+    assert all(len(part) for part in load(TASK, data=write(41)).parts.values())
 
 
 def test_errors_of_own_visits_come_before_any_work(tmp_path, monkeypatch):

@@ -87,14 +87,17 @@ class NextPlaceTask(Task):
         else:
             parts = World(history=days).parts() if data == "world" else PUBLISHED[data](f"task {self.name!r}")
         self.numbers, self.days, self.window = LocationIds.from_visits(parts["train"]), days, window
-        self.parts = {name: build_histories(visits, self.numbers, days, window) for name, visits in parts.items()}
-        empty = [name for name, part in self.parts.items() if not len(part)]
+        self.parts = {
+            name: build_histories(visits, self.numbers, days, window) for name, visits in parts.items() if visits
+        }
+        empty = [name for name in parts if not len(self.parts.get(name, ()))]
         if empty:
+            enough = 5 * (days + 1) + 1  # the last 20 % of them, a part, has days + 1 days
             raise usage_error(
                 f"task {self.name!r}",
-                f"{data} without a question in {', '.join(empty)}",
+                f"{data} with too few visits: no question in {', '.join(empty)}",
                 f"each part of 60, 20 and 20 % of a user's days needs a visit after {days} days and 3 visits in the {days} days before it",
-                "add visits, or lower days",
+                f"add visits until they cover about {enough} days of a user, with a visit on most days",
             )
         self.vocab_size = self.classes = self.numbers.size
         self.context = int(self.parts["train"].lengths.max())
