@@ -85,6 +85,23 @@ def test_pairs_are_the_common_items(tmp_path):
     assert compare_benchmarks(*folders)["tasks"][0]["items"] == 4
 
 
+def test_chrf_below_one_is_no_share(tmp_path):
+    """A poor translation has 0.5 of 100 points; that is no accuracy of 50 %."""
+    folders = []
+    for name, points in (("before", 0.0), ("after", 0.5)):
+        rows = [
+            {"item": str(n), "values": {"sentence_chrf": points}, "answer": "x", "counts": {}, "prompt_hash": "h", "shortened": False}
+            for n in range(300)
+        ]  # fmt: skip
+        changes = {"rows": rows, "metric": "sentence_chrf", "scores": {"sentence_chrf": points}}
+        changes["higher_is_better"] = {"sentence_chrf": True}
+        folders.append(write_folder(tmp_path / name, [0.0] * 300, name, **changes))
+    (metric,) = collect_findings(folders[1])["tasks"][0]["metrics"]
+    assert metric["score"] == 0.5 and metric["unit"] == ""
+    (task,) = compare_benchmarks(*folders)["tasks"]
+    assert task["means"] == [0, 0.5] and task["verdict"] == "equivalent" and task["contrast"]["interval"]["high"] < 2
+
+
 def add_record(folder, like, **changes):
     """Another record beside one of a folder."""
     record = records.read(folder / like) | changes

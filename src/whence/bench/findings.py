@@ -84,7 +84,7 @@ def summarize_task(record: Record) -> Record:
     metrics = []
     for name, score in record["scores"].items():
         values = [row["values"][name] for row in record["rows"] if name in row["values"]]
-        percent = bool(values) and is_share(values)
+        percent = bool(values) and is_share(name, values)
         interval = mean_interval(values) if values else corpus_interval(record, name)
         factor = 100.0 if percent else 1.0
         metrics.append(
@@ -103,9 +103,9 @@ def summarize_task(record: Record) -> Record:
     return {**{name: record[name] for name in keep}, "metrics": metrics, "shortened": shortened}
 
 
-def is_share(values: Sequence[float]) -> bool:
-    """Whether all values lie from 0 to 1, so that they are shown in percent."""
-    return all(0 <= value <= 1 for value in values)
+def is_share(metric: str, values: Sequence[float]) -> bool:
+    """Whether all values lie from 0 to 1, so that they are shown in percent. Poor chrF may, and is one of 100 points."""
+    return metric not in OF_A_HUNDRED and all(0 <= value <= 1 for value in values)
 
 
 def mean_interval(values: Sequence[float]) -> list[float] | None:
@@ -210,7 +210,7 @@ def compare_task(before: Record, after: Record, names: Sequence[str], margin: fl
             "pass equal --items",
         )
     values = [[side[item] for item in items] for side in sides]
-    percent = is_share([*values[0], *values[1]])
+    percent = is_share(metric, [*values[0], *values[1]])
     factor = SCALE if percent else 1.0
     largest = SCALE if percent or metric in OF_A_HUNDRED else None
     before_points, after_points = ([factor * value for value in own] for own in values)
