@@ -77,3 +77,10 @@ def test_a_difference_that_varies_keeps_its_t_interval():
     before, after = [0.0] * 60, [100.0] * 50 + [0.0] * 10
     found = compare(before, after)
     assert found.verdict == "better" and found.note is None and 73 < found.interval.low < 74
+
+
+def test_an_interval_within_the_margin_of_an_undecided_verdict_is_the_wider_one():
+    for items in (2, 40):
+        found = compare([0.0] * items, [0.04 * (n % 2) - 0.02 for n in range(items)])
+        assert found.verdict == "undecided" and found.interval.high > 2 and found.interval.low < -2, items
+        assert found.seeds_needed > 100 and "one further item" in found.note

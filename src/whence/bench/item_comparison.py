@@ -110,7 +110,7 @@ def _guard_equivalence(
         least = next((n for n in range(count + (further or 1), MOST_SEEDS + 1) if within(n)), None)
         return _within_limit(least, count)
 
-    if contrast.verdict == "equivalent" and not within(count):
+    if -margin < interval.low and interval.high < margin and not within(count):
         verdict = read_verdict(interval.low, interval.high, replace(plan, margin=None), count)
         if verdict != "undecided":  # a small difference is significant
             return replace(contrast, verdict=verdict)
