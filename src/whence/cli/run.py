@@ -249,6 +249,14 @@ def run_studies(
     )
     print_summary(findings)
     print(f"report: {page}")
+    others = len(records.find_folders(out, "study.json")) - len(folders)
+    if others > 0:
+        names = ", ".join(study["name"] for study in findings)
+        print(
+            f"It holds {names}; {out} has {others} other {'study' if others == 1 else 'studies'}, and whence report {out} writes one "
+            "page of all.",
+            file=sys.stderr,
+        )
     results.update(report=page, studies=[summarize_study(study) for study in findings])
     if problems:
         raise typer.Exit(1)
