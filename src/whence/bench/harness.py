@@ -22,7 +22,7 @@ from whence import hf
 from whence.bench.tasks.catalogue import CORPUS_METRICS, Subset
 from whence.bench.tasks.files import file_checksum
 from whence.errors import WhenceError, require_package, usage_error
-from whence.hf.load import _why_offline
+from whence.hf.load import why_hub_offline
 from whence.probe.identity import text_checksum
 from whence.probe.probed_model import ProbedModel
 from whence.records import source_hash
@@ -231,7 +231,7 @@ def named_task(text: str) -> list[BenchTask]:
     is_file = path.suffix in (".yaml", ".yml")
     if is_file and not path.is_file():
         raise usage_error("whence bench --task", f"no file {text}", "it must be a task file", "check the path")
-    reason = None if is_file else _why_offline()  # the data of a file may be local
+    reason = None if is_file else why_hub_offline()  # the data of a file may be local
     with quiet_harness(), offline_hub() if reason else nullcontext():
         manager = TaskManager(include_defaults=not is_file)  # the index of the harness's tasks takes seconds
         try:

@@ -90,7 +90,7 @@ def load_named(
         if Path(source).exists():
             raise usage_error(subject, f"revision={revision}", "local files have no revisions", "omit revision")
         hub_options["revision"] = revision
-    if not Path(source).exists() and (reason := _why_offline()):
+    if not Path(source).exists() and (reason := why_hub_offline()):
         source, hub_options = _find_cached_folder(subject, source, revision, reason), {}
         commit = Path(source).name
     device_options: dict[str, Any] = {}
@@ -124,9 +124,10 @@ def load_named(
     return LoadedModel((model if device_map is not None else model.to(device)).eval(), tokenizer), source
 
 
-def _why_offline() -> str | None:
+def why_hub_offline() -> str | None:
     """Why only the local cache of the hub can be used; None if the hub answers within ``HUB_TIMEOUT`` seconds."""
     import huggingface_hub
+    import huggingface_hub.constants  # the package imports its parts when they are first named, but not this one
 
     if huggingface_hub.constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
