@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from whence import torch_modes
+from whence.attention.fused.packing import MIN_CAPABILITY
 from whence.attention.layout import Layout
 
 MAX_STEP = 4096.0  # nats; far beyond the differences of scores in half precision
-MIN_CAPABILITY = (8, 0)  # of a GPU whose sums are computed by a kernel
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ from whence.position.base import Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
 from whence.position.hook_types import HookGradients, ParameterGradient
 
-MIN_CAPABILITY = (8, 0)  # below 9.0, kernels load tiles by pointers; compiled for such GPUs, not run on one
 MAX_OFFSET = 2**29  # kernels compute distances in 32 bits
 MIN_KEYS_TO_SKIP = 1024  # for fewer keys, computing the bound costs more than skipping saves
 MAX_HEADS_TO_SKIP = 256  # one program sorts all heads by their largest distance
@@ -119,8 +118,8 @@ def gpu_limits(device: torch.device, element_size: int) -> tuple[str | None, int
     if device.type == "cuda":
         if torch.version.hip is not None:
             return "it needs an NVIDIA GPU", 0
-        if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
-            return "it needs a GPU of compute capability {}.{} or newer".format(*MIN_CAPABILITY), 0
+        if torch.cuda.get_device_capability(device) < packing.MIN_CAPABILITY:
+            return "it needs a GPU of compute capability {}.{} or newer".format(*packing.MIN_CAPABILITY), 0
     return None, max_head_dim(packing.has_tma(device), packing.shared_memory(device), element_size)
 
 

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+MIN_CAPABILITY = (8, 0)  # below 9.0, kernels load tiles by pointers; compiled for such GPUs, not run on one
 LOG2E = math.log2(math.e)
 TABLE_PADDING = 256  # zero entries before and after a packed table: a tile may exceed the table by its own size
 # slots of the partial sums per head: up to four derivative tables, then the slope and the amplitude
