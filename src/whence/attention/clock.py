@@ -43,13 +43,12 @@ class Clock:
 
 def run_clock(steps: Tensor, layout: Layout, dtype: torch.dtype) -> Clock:
     """The running sums of the steps ``[B, H, S]`` of all keys, at the position of every query and key; ``dtype`` is that of q."""
-    if dtype in (torch.float16, torch.bfloat16):
-        steps = steps.clamp(-MAX_STEP, MAX_STEP)
+    limit = MAX_STEP if dtype in (torch.float16, torch.bfloat16) else torch.inf
     if layout.real is not None:
         steps = torch.where(layout.real[:, None, :], steps, 0.0)
     if layout.offset is None or layout.k_segment_ids is not None:
-        return _sum_by_position(steps.double(), layout)
-    sums, queries = _sum_in_order(steps), layout.q_positions.shape[1]
+        return _sum_by_position(_limit(steps, limit).double(), layout)
+    sums, queries = _sum_in_order(steps, limit), layout.q_positions.shape[1]
     if layout.offset == 0 and queries == sums.shape[-1]:
         return Clock(sums, sums)
     if layout.offset >= 0 and layout.offset + queries <= sums.shape[-1]:
@@ -59,12 +58,16 @@ def run_clock(steps: Tensor, layout: Layout, dtype: torch.dtype) -> Clock:
     return Clock(torch.nn.functional.pad(sums, (1, 0))[..., index], sums)
 
 
-def _sum_in_order(steps: Tensor) -> Tensor:
+def _limit(steps: Tensor, limit: float) -> Tensor:
+    return steps if limit == torch.inf else steps.clamp(-limit, limit)
+
+
+def _sum_in_order(steps: Tensor, limit: float) -> Tensor:
     if not _sums_by_kernel(steps):
-        return steps.double().cumsum(-1)
+        return _limit(steps, limit).double().cumsum(-1)
     from whence.attention.fused.running_sum import running_sum
 
-    return running_sum(steps)
+    return running_sum(steps, limit)
 
 
 def _sums_by_kernel(steps: Tensor) -> bool:

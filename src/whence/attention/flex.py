@@ -97,6 +97,9 @@ class Flex(Backend):
             "scale": call.scale,
             "enable_gqa": q.shape[1] != k.shape[1],
         }
+        if q.is_cuda and any(_parts_by_query(call, hook) for hook in ("score_scale", "bias")):
+            # pipelined reads of the functions' numbers would exceed the shared memory
+            arguments["kernel_options"] = {"num_stages": 1}
         if "sink" not in call.position.effects:
             return self._flex_attention(q, k, v, arguments), None
         from torch.nn.attention.flex_attention import AuxRequest

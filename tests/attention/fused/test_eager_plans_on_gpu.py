@@ -138,8 +138,10 @@ def test_the_operator_repeats_its_launches(name, pairs, monkeypatch):
     first = results(forward)
     for function in (forward, forward, torch.compile(forward, fullgraph=True)):
         poison()
-        for x, y in zip(results(function), first, strict=True):
+        for i, (x, y) in enumerate(zip(results(function), first, strict=True)):
             size = y.double().square().mean().sqrt()
+            if i > 3:  # a parameter sums terms of unit size, which may cancel
+                size = size.clamp(min=1.0)
             assert (x.double() - y.double()).square().mean().sqrt() <= 2**-8 * size  # atomics add in any order
 
 

@@ -177,7 +177,8 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     else:
         effects, gradients = scaled_distance.function_effects(call.pair_function, q, kv_len, layout, softmax, sink)
     if call.clock is not None:
-        effects = replace(effects, q_clock=call.clock.q, k_clock=call.clock.k)
+        shared = call.clock.q is call.clock.k
+        effects = replace(effects, q_clock=None if shared else call.clock.q, k_clock=call.clock.k)
     content = content_bias_table(position, q, unrotated_q, call.scale, call.q_input)
     if relative is not None:
         content, q = relative.table(q, call.scale, *row_blocks.visible_distances(call)), relative.shift_queries(q)

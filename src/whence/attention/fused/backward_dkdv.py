@@ -35,6 +35,7 @@ from whence.attention.fused.scaled_distance_kernels import head_table, move_tabl
 from whence.attention.fused.tile_ops import (
     compute_logits,
     dropout_multiplier,
+    place_program,
     query_bounds,
     visible,
 )
@@ -47,7 +48,7 @@ ONLY_DK = tl.constexpr(tile_configs.ONLY_DK)
 @triton.jit
 def dkdv_step(
     k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, start_m, start_n, heads, q_len, lse_stride, kv_len,
-    q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate, Q_CLOCK, k_base, k_rest,
+    q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate, Q_CLOCK, q_base, k_base, k_rest,
     k_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
@@ -65,8 +66,11 @@ def dkdv_step(
     grad_out = load_parts(GRAD_OUT, b, h, start_m, q_len, BLOCK_M, BLOCK_DV)
     lse = tl.load(LSE + row_stats + start_m + offs_m)
     delta = tl.load(DELTA + row_stats + start_m + offs_m)
-    if CLOCK == BY_BLOCK:  # before the product, which hides the time of the load
-        bases = load_base(Q_CLOCK, batch_head, lse_stride, start_m) + k_base
+    next_base = 0.0
+    if CLOCK == BY_BLOCK:
+        bases = q_base + k_base
+        # of the next tile: this one's products hide the time of the load
+        next_base = load_base(Q_CLOCK, batch_head, lse_stride, start_m + BLOCK_M)
     qk = dot_heads(k, q, INPUT_PRECISION)  # [BLOCK_N, BLOCK_M]
     content = load_rows(CONTENT, batch_head, start_m, q_len, BLOCK_M)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, True)
@@ -82,8 +86,8 @@ def dkdv_step(
             lse = lse - bases  # the dq kernel subtracted the rest of the query
             key_bias = k_rest[:, None] + key_bias if HAS_SLOPE else k_rest[:, None]
         else:
-            q_base, q_rest = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK)
-            key_bias = clock_tile(q_base[None, :], q_rest[None, :], k_base[:, None], k_rest[:, None])
+            bases, rests = load_clock(Q_CLOCK, batch_head, lse_stride, start_m, BLOCK_M, CLOCK, True)
+            key_bias = clock_tile(bases[None, :], rests[None, :], k_base[:, None], k_rest[:, None])
     if HAS_DECAY:
         if MASKED:  # masked keys after the query must not overflow
             score_scale = floor + span * tl.exp2(-rate * tl.maximum(distance, 0).to(tl.float32))
@@ -142,7 +146,7 @@ def dkdv_step(
         if HAS_SCORE_SCALE:
             dlogits = dlogits * score_scale
         dk = dot_weights(dlogits, q, dk, INPUT_PRECISION)
-    return dk, dv, key_sums
+    return dk, dv, key_sums, next_base
 
 
 @triton.jit
@@ -167,12 +171,13 @@ def accumulate_query_range(
     if GROUP_SIZE == 1:
         row = (b * heads + h_kv).to(tl.int64)
         k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
+        q_base = load_base(Q_CLOCK, row, lse_stride, low) if CLOCK > 0 else 0.0
         slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h_kv, qk_scale, HAS_SLOPE, HAS_DECAY)
         for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
-            dk, dv, key_sums = dkdv_step(
+            dk, dv, key_sums, q_base = dkdv_step(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h_kv, start_m, start_n, heads, q_len,
                 lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
-                Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
+                Q_CLOCK, q_base, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
                 HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                 INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
@@ -185,12 +190,13 @@ def accumulate_query_range(
             row = (b * heads + h).to(tl.int64)
             key_sums = zero_row_sums(BLOCK_N)
             k_base, k_rest = load_clock(K_CLOCK, row, k_stride, start_n, BLOCK_N, CLOCK)
+            q_base = load_base(Q_CLOCK, row, lse_stride, low)
             slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE, HAS_DECAY)
             for start_m in tl.range(low, high, BLOCK_M, num_stages=NUM_STAGES):
-                dk, dv, key_sums = dkdv_step(
+                dk, dv, key_sums, q_base = dkdv_step(
                     k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, start_m, start_n, heads, q_len,
                     lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope, floor, span, rate,
-                    Q_CLOCK, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
+                    Q_CLOCK, q_base, k_base, k_rest, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE,
                     HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS, HAS_DROPOUT,
                     INPUT_PRECISION, PART, MASKED,
                 )  # fmt: skip
@@ -202,10 +208,10 @@ def accumulate_query_range(
         for step in tl.range(0, count * GROUP_SIZE, num_stages=NUM_STAGES):
             h = h_kv * GROUP_SIZE + step // divisor
             slope, floor, span, rate = load_head_effects(SLOPE, DECAY, h, qk_scale, HAS_SLOPE, HAS_DECAY)
-            dk, dv, key_sums = dkdv_step(
+            dk, dv, key_sums, _ = dkdv_step(
                 k, v, Q, GRAD_OUT, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD, Q_SEGMENTS, dk, dv, key_sums, b, h, low + step % divisor * BLOCK_M, start_n,
                 heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, slope,
-                floor, span, rate, Q_CLOCK, 0.0, 0.0, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
+                floor, span, rate, Q_CLOCK, 0.0, 0.0, 0.0, k_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D,
                 BLOCK_DV, HAS_SCORE_SCALE, HAS_DECAY, HAS_BIAS, HAS_SLOPE, KEY_BIAS, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, PART, MASKED,
             )  # fmt: skip
@@ -301,9 +307,10 @@ def backward_dkdv_kernel(
 ):  # fmt: skip
     Q, K, V, GRAD_OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (GRAD_OUT, GRAD_OUT_REST)
     blocks = tl.cdiv(kv_len, BLOCK_N)
-    rank = tl.program_id(0) // blocks
-    block = tl.program_id(0) % blocks  # the first keys are visible to the most queries, so they start first
     kv_heads = heads // GROUP_SIZE
+    rank, block = place_program(  # the first keys are visible to the most queries, so they start first
+        blocks, q_len, (BLOCK_D + BLOCK_DV) * GROUP_SIZE, 1, CAUSAL and not (HAS_WINDOW or SKIP_BLOCKS)
+    )
     if SKIP_BLOCKS and GROUP_SIZE == 1:
         h_kv = tl.load(MAX_DISTANCE + heads + rank // batch)
         b = rank % batch

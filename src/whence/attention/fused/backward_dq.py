@@ -53,6 +53,7 @@ from whence.attention.fused.tile_ops import (
     key_bounds,
     limit_of_block,
     load_tile,
+    place_program,
     store_tile,
     visible,
 )
@@ -77,7 +78,7 @@ def scale_rows_kernel(X, SCALED, FACTOR, heads, q_len, lse_stride, BLOCK_M: tl.c
 def dq_step(
     q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
     high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content, content_grad,
-    sums_grad, derivatives, scale_table_grad, bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
+    sums_grad, derivatives, scale_table_grad, bias_table_grad, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest, lse, delta, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
@@ -90,6 +91,7 @@ def dq_step(
     offs_n = tl.arange(0, BLOCK_N)
     k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     v = load_parts(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
+    k_base, k_rest = k_clock
     qk = dot_heads(q, k, INPUT_PRECISION)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
     dp = dot_heads(grad_out, v, INPUT_PRECISION)
@@ -101,7 +103,6 @@ def dq_step(
         lse = lse - slope * distance0.to(tl.float32)
         key_bias = (slope * (0 - offs_n).to(tl.float32))[None, :]
     if CLOCK > 0:
-        k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK)
         if CLOCK == BY_BLOCK:
             lse = lse - (q_base + k_base)
             key_bias = k_rest[None, :] + key_bias if HAS_SLOPE else k_rest[None, :]
@@ -121,6 +122,8 @@ def dq_step(
         HAS_BIAS,
         HAS_SLOPE or CLOCK > 0,
     )
+    # of the next tile, into the registers of this one's: products hide the time of the loads
+    next_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n + BLOCK_N, BLOCK_N, CLOCK, True)
     p = tl.exp2(logits - lse[:, None])
     if MASKED:
         offs_m = tl.arange(0, BLOCK_M)
@@ -186,7 +189,7 @@ def dq_step(
             dlogits, dlogits, content_grad, low_sums, high_sums, distance0, start_m, start_n, q_len, BLOCK_M, BLOCK_N
         )
     acc = dot_weights(dlogits, k, acc, INPUT_PRECISION)
-    return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums
+    return acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums, next_clock
 
 
 @triton.jit(
@@ -218,8 +221,10 @@ def backward_dq_kernel(
     Q, K, V, DQ = (Q, Q_REST), (K, K_REST), (V, V_REST), (DQ, DQ_REST)
     GRAD_OUT, OUT = (GRAD_OUT, GRAD_OUT_REST), (OUT, OUT_REST)
     blocks = tl.cdiv(q_len, BLOCK_M)
-    rank = tl.program_id(0) // blocks
-    block = blocks - 1 - tl.program_id(0) % blocks
+    rank, place = place_program(
+        blocks, kv_len, BLOCK_D + BLOCK_DV, GROUP_SIZE, CAUSAL and not (HAS_WINDOW or SKIP_BLOCKS)
+    )
+    block = blocks - 1 - place
     if SKIP_BLOCKS:
         h = tl.load(MAX_DISTANCE + heads + rank // batch)
         b = rank % batch
@@ -303,35 +308,38 @@ def backward_dq_kernel(
         HAS_SEGMENTS,
     )
     if HAS_WINDOW and not HAS_SEGMENTS:
+        k_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), low, BLOCK_N, CLOCK, True)
         for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
-            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums = dq_step(
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums, k_clock = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
                 high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content,
                 content_grad, sums_grad, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
+                bias_table_grad, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest, lse, delta, q_segment, dropout, seed,
                 BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS,
                 NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, True,
             )  # fmt: skip
     if not HAS_SEGMENTS:
+        k_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), full_low, BLOCK_N, CLOCK, True)
         for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
-            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums = dq_step(
+            acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums, k_clock = dq_step(
                 q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
                 high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content,
                 content_grad, sums_grad, derivatives, scale_table_grad,
-                bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed,
+                bias_table_grad, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest, lse, delta, q_segment, dropout, seed,
                 BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS,
                 NUM_BIAS_DERIVS, DERIV_WIDTH, SLOPE_GRAD, False,
             )  # fmt: skip
     else:
         full_high = low
+    k_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), full_high, BLOCK_N, CLOCK, True)
     for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
-        acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums = dq_step(
+        acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums, high_sums, k_clock = dq_step(
             q, grad_out, K, V, K_SEGMENTS, acc, g0, g1, g2, g3, slope_grad, scale_carry, bias_carry, clock_sums, low_sums,
             high_sums, b, h_kv, batch_head, start_m, start_n, q_offset, q_len, kv_len, window, table, content,
             content_grad, sums_grad, derivatives, scale_table_grad,
-            bias_table_grad, qk_scale, slope, K_CLOCK, q_base, q_rest, lse, delta, q_segment, dropout, seed, BLOCK_M,
+            bias_table_grad, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest, lse, delta, q_segment, dropout, seed, BLOCK_M,
             BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, DENSE_SCALE_GRAD, DENSE_BIAS_GRAD, NUM_SCALE_DERIVS, NUM_BIAS_DERIVS,
             DERIV_WIDTH, SLOPE_GRAD, True,

@@ -21,31 +21,32 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from whence.attention.fused.diagonals import load_f32
+from whence.attention.fused.diagonals import load_f32, load_f32x2
 from whence.attention.fused.packing import padded_length
 
 CLOCK_BLOCK = 128  # every tile lies within a block
 BY_BLOCK, EXACT = tl.constexpr(1), tl.constexpr(2)  # values of the compile-time argument CLOCK; 0 for no clock
 
 
-def split_clock(sums: Tensor, scale: float, clock: int, launch: Callable[..., None]) -> Tensor:
-    """Bases and rests of scaled running sums ``[B, H, n]`` in float64: float32 ``[B, H, 2, padded_length(n)]``.
+def split_clock(sums: Tensor, scale: float, clock: int, launch: Callable[..., None], signs: int = 1) -> Tensor:
+    """Bases and rests of scaled running sums ``[B, H, n]`` in float64: float32 ``[signs, B, H, 2, padded_length(n)]``.
 
-    ``launch``: see ``DeviceCall.launch``.
+    With two signs, the second half is the first with the opposite sign. ``launch``: see ``DeviceCall.launch``.
     """
     batch, heads, n = sums.shape
-    split = torch.empty(batch, heads, 2, padded_length(n), dtype=torch.float32, device=sums.device)
-    blocks = split.shape[3] // CLOCK_BLOCK
-    strides, constants = sums.stride(), {"CLOCK": clock, "BLOCK": CLOCK_BLOCK}
-    arguments = (sums, split, heads, n, blocks, *strides, scale)
+    split = torch.empty(signs, batch, heads, 2, padded_length(n), dtype=torch.float32, device=sums.device)
+    blocks = split.shape[4] // CLOCK_BLOCK
+    strides, constants = sums.stride(), {"CLOCK": clock, "BLOCK": CLOCK_BLOCK, "SIGNS": signs}
+    arguments = (sums, split, batch, heads, n, blocks, *strides, scale)
     launch(split_clock_kernel, batch * heads * blocks, arguments, constants, variant=(strides, sums.data_ptr() % 16))
     return split
 
 
-@triton.jit(do_not_specialize=["heads", "n", "blocks"])
+@triton.jit(do_not_specialize=["batch", "heads", "n", "blocks"])
 def split_clock_kernel(
-    SUMS, SPLIT, heads, n, blocks, sums_b, sums_h, sums_t, scale, CLOCK: tl.constexpr, BLOCK: tl.constexpr
-):
+    SUMS, SPLIT, batch, heads, n, blocks, sums_b, sums_h, sums_t, scale,
+    CLOCK: tl.constexpr, BLOCK: tl.constexpr, SIGNS: tl.constexpr,
+):  # fmt: skip
     """One block of tokens of one head. Tokens of padding repeat the last one."""
     row = (tl.program_id(0) // blocks).to(tl.int64)
     start = tl.program_id(0) % blocks * BLOCK
@@ -57,35 +58,53 @@ def split_clock_kernel(
         first = tl.load(sums + start * sums_t) * scale
         base = tl.zeros([BLOCK], tl.float32) + first.to(tl.float32)
     pointers = SPLIT + row * 2 * blocks * BLOCK + tokens
+    rest = (values - base.to(tl.float64)).to(tl.float32)
     tl.store(pointers, base)
-    tl.store(pointers + blocks * BLOCK, (values - base.to(tl.float64)).to(tl.float32))
+    tl.store(pointers + blocks * BLOCK, rest)
+    if SIGNS == 2:
+        pointers += (batch * heads).to(tl.int64) * (2 * blocks * BLOCK)
+        tl.store(pointers, 0.0 - base)
+        tl.store(pointers + blocks * BLOCK, 0.0 - rest)
 
 
 @triton.jit
-def load_clock(X, row, stride, start, TOKENS: tl.constexpr, CLOCK: tl.constexpr):
+def load_clock(X, row, stride, start, TOKENS: tl.constexpr, CLOCK: tl.constexpr, ACROSS: tl.constexpr = False):
     """Base and rest of tokens from start, ``[TOKENS]`` each; BY_BLOCK, the base is one number. Without a clock, 0.
 
-    ``row`` counts sequences and heads, ``stride`` is the padded number of tokens.
+    ``row`` counts sequences and heads, ``stride`` is the padded number of tokens; beyond it, the last tokens are loaded, since
+    kernels load ahead. ACROSS: the tokens are columns of a tile.
     """
     base = 0.0
     rest = 0.0
     if CLOCK > 0:
+        start = tl.minimum(start, stride - TOKENS)
         first = X + row * 2 * stride + start
-        # in the register layout of a tile, see ``diagonals``. Triton would copy these few numbers through shared memory, with a
-        # barrier in every tile
-        tokens = (tl.arange(0, TOKENS // 8) * 8)[:, None]
-        rest = tl.reshape(load_f32((first + stride + tl.arange(0, 8)[None, :]) + tokens), [TOKENS])
+        rest = load_numbers(first + stride, TOKENS, ACROSS)
         if CLOCK == BY_BLOCK:
             base = load_base(X, row, stride, start)
         else:
-            base = tl.reshape(load_f32((first + tl.arange(0, 8)[None, :]) + tokens), [TOKENS])
+            base = load_numbers(first, TOKENS, ACROSS)
     return base, rest
+
+
+@triton.jit
+def load_numbers(first, TOKENS: tl.constexpr, ACROSS: tl.constexpr):
+    """Numbers of some tokens in the register layout of a tile, see ``diagonals``: a thread has pairs of columns, and single rows.
+
+    Triton would copy these few numbers through shared memory, with a barrier in every tile.
+    """
+    tokens = (tl.arange(0, TOKENS // 8) * 8)[:, None]
+    if ACROSS:
+        even, odd = load_f32x2((first + tl.arange(0, 4)[None, :] * 2) + tokens)
+        return tl.reshape(tl.join(even, odd), [TOKENS])
+    else:
+        return tl.reshape(load_f32((first + tl.arange(0, 8)[None, :]) + tokens), [TOKENS])
 
 
 @triton.jit
 def load_base(X, row, stride, start):
     """The base of the block of tokens from start; BY_BLOCK."""
-    return load_f32(X + row * 2 * stride + start)
+    return load_f32(X + row * 2 * stride + tl.minimum(start, stride - 1))
 
 
 @triton.jit

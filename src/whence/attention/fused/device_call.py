@@ -55,7 +55,7 @@ class CallFacts:
         self.batch, self.heads, self.q_len, self.head_dim = q.shape
         self.kv_heads, self.kv_len, self.value_dim = k.shape[1], k.shape[2], v.shape[3]
         self.group_size = self.heads // self.kv_heads
-        self.parts_d, self.parts_dv = tile_columns(self.head_dim), tile_columns(self.value_dim)
+        self.parts_d, self.parts_dv = (tile_columns(x, self.element_size) for x in (self.head_dim, self.value_dim))
         self.block_d, self.block_dv = sum(self.parts_d), sum(self.parts_dv)
         self.padded_d, self.padded_dv = next_power_of_two(self.block_d), next_power_of_two(self.block_dv)
         self.max_block_d = max(self.block_d, self.block_dv)
@@ -67,7 +67,7 @@ class CallFacts:
         self.has_segments = m.key_mask is not None or m.q_segment_ids is not None
         self.table_stride = 0 if e.table is None else e.table.shape[1]
         self.table_entries = self.table_stride - 2 * TABLE_PADDING
-        self.clock = 0 if e.q_clock is None else EXACT.value if self.has_factors else BY_BLOCK.value
+        self.clock = 0 if e.k_clock is None else EXACT.value if self.has_factors else BY_BLOCK.value
         pairs = None if self.has_row_tables or e.num_knots >= 0 else self.batch * self.heads * self.q_len * self.kv_len
         self.has_tma = loads_by_tma(self.device, pairs, self.max_block_d, self.element_size)
         largest = max_head_dim(self.has_tma, packing.shared_memory(self.device), self.element_size)
@@ -170,9 +170,12 @@ class DeviceCall(CallFacts):
     def clocks(self) -> tuple[Tensor, Tensor]:
         """Base-2 running sums at queries and, with the opposite sign, at keys; see ``clock_terms``."""
         q_clock, k_clock = self.effects.q_clock, self.effects.k_clock
-        if q_clock is None or k_clock is None:
+        if k_clock is None:
             return self.dummy, self.dummy
         scale = self.logit_scale
+        if q_clock is None:
+            q_split, k_split = split_clock(k_clock, scale, self.clock, self.launch, signs=2)
+            return q_split, k_split
         q_split = split_clock(q_clock, scale, self.clock, self.launch)
         return q_split, split_clock(k_clock, -scale, self.clock, self.launch)
 

@@ -63,7 +63,8 @@ class Plan:
         self.batch, self.heads, self.q_len, self.head_dim = q.shape
         self.kv_heads, self.value_dim = k.shape[1], v.shape[3]
         self.group_size = self.heads // self.kv_heads
-        self.parts_d, self.parts_dv = tile_columns(self.head_dim), tile_columns(self.value_dim)  # see CallFacts
+        # see CallFacts
+        self.parts_d, self.parts_dv = (tile_columns(x, q.element_size()) for x in (self.head_dim, self.value_dim))
         self.block_d, self.block_dv = sum(self.parts_d), sum(self.parts_dv)
         self.padded_d, self.padded_dv = next_power_of_two(self.block_d), next_power_of_two(self.block_dv)
         self.max_block_d = max(self.block_d, self.block_dv)

@@ -27,6 +27,7 @@ from whence.attention.fused.tile_ops import (
     dropout_multiplier,
     key_bounds,
     limit_of_block,
+    place_program,
     store_log_sum_exp,
     visible,
 )
@@ -35,7 +36,7 @@ from whence.attention.fused.tile_ops import (
 @triton.jit
 def forward_step(
     q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n, q_offset,
-    q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest, q_segment, dropout, seed,
+    q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest, q_segment, dropout, seed,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr,
     CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr, HAS_DROPOUT: tl.constexpr,
@@ -45,8 +46,7 @@ def forward_step(
     distance0 = q_offset + start_m - start_n
     offs_n = tl.arange(0, BLOCK_N)
     k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
-    # before the product, which hides the time of these loads
-    k_base, k_rest = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK)
+    k_base, k_rest = k_clock
     qk = dot_heads(q, k, INPUT_PRECISION)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
     key_bias = 0.0
@@ -73,6 +73,8 @@ def forward_step(
         HAS_BIAS,
         HAS_SLOPE or CLOCK > 0,
     )
+    # of the next tile, into the registers of this one's: products hide the time of the loads
+    next_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n + BLOCK_N, BLOCK_N, CLOCK, True)
     if MASKED:
         offs_m = tl.arange(0, BLOCK_M)
         k_segment = 0
@@ -111,7 +113,7 @@ def forward_step(
         )
     v = load_parts(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
     acc = dot_weights(p, v, acc, INPUT_PRECISION)
-    return acc, row_sum, new_max, low_sums, high_sums
+    return acc, row_sum, new_max, low_sums, high_sums, next_clock
 
 
 @triton.jit(
@@ -143,8 +145,10 @@ def forward_kernel(
 ):  # fmt: skip
     Q, K, V, OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (OUT, OUT_REST)
     blocks = tl.cdiv(q_len, BLOCK_M)
-    rank = tl.program_id(0) // blocks
-    block = blocks - 1 - tl.program_id(0) % blocks  # blocks with the most visible keys start first
+    rank, place = place_program(
+        blocks, kv_len, BLOCK_D + BLOCK_DV, GROUP_SIZE, CAUSAL and not (HAS_WINDOW or SKIP_BLOCKS)
+    )
+    block = blocks - 1 - place  # blocks with the most visible keys start first
     if SKIP_BLOCKS:
         h = tl.load(MAX_DISTANCE + heads + rank // batch)  # heads with the largest max_distance start first
         b = rank % batch
@@ -208,27 +212,30 @@ def forward_kernel(
         HAS_SEGMENTS,
     )
     if HAS_WINDOW and not HAS_SEGMENTS:
+        k_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), low, BLOCK_N, CLOCK, True)
         for start_n in tl.range(low, full_low, BLOCK_N, num_stages=NUM_STAGES):
-            acc, row_sum, row_max, low_sums, high_sums = forward_step(
+            acc, row_sum, row_max, low_sums, high_sums, k_clock = forward_step(
                 q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n,
-                q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest,
+                q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest,
                 q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, True,
             )  # fmt: skip
     if not HAS_SEGMENTS:
+        k_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), full_low, BLOCK_N, CLOCK, True)
         for start_n in tl.range(full_low, full_high, BLOCK_N, num_stages=NUM_STAGES):
-            acc, row_sum, row_max, low_sums, high_sums = forward_step(
+            acc, row_sum, row_max, low_sums, high_sums, k_clock = forward_step(
                 q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n,
-                q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest,
+                q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest,
                 q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW,
                 HAS_SEGMENTS, HAS_DROPOUT, INPUT_PRECISION, False,
             )  # fmt: skip
     else:
         full_high = low
+    k_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), full_high, BLOCK_N, CLOCK, True)
     for start_n in tl.range(full_high, high, BLOCK_N, num_stages=NUM_STAGES):
-        acc, row_sum, row_max, low_sums, high_sums = forward_step(
+        acc, row_sum, row_max, low_sums, high_sums, k_clock = forward_step(
             q, K, V, K_SEGMENTS, acc, row_sum, row_max, low_sums, high_sums, b, h_kv, batch_head, start_m, start_n,
-            q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, q_base, q_rest,
+            q_offset, q_len, kv_len, window, table, content, slots, qk_scale, slope, K_CLOCK, k_clock, q_base, q_rest,
             q_segment, dropout, seed, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, HAS_SCORE_SCALE, HAS_BIAS, HAS_SLOPE, CLOCK, CAUSAL, HAS_WINDOW, HAS_SEGMENTS,
             HAS_DROPOUT, INPUT_PRECISION, True,
         )  # fmt: skip

@@ -21,8 +21,8 @@ class ScoreEffects:
     ``table`` is packed (see ``packing.pack_tables``), with a column for the score scale, the bias or both; its first
     entry belongs to ``first_distance``. ``slope`` ``[H]`` is a bias of ``slope * distance``. ``decay`` ``[H, 3]`` holds
     floor, span and rate where the score scale has the form ``floor + span * exp(-rate * distance)``; it repeats the
-    table. ``sink`` ``[B, H, T]`` is one more logit per query. ``q_clock`` ``[B, H, T]`` and ``k_clock`` ``[B, H, S]`` are the
-    running sums of a clock in float64.
+    table. ``sink`` ``[B, H, T]`` is one more logit per query. ``k_clock`` ``[B, H, S]`` and ``q_clock`` ``[B, H, T]`` are the
+    running sums of a clock in float64; without ``q_clock``, query i has that of key i.
 
     ``content_table`` ``[B, H, T, n]`` holds a score term of each query at the distances from ``content_first``, beyond which the term
     is that of the nearest end if ``content_clipped``, else 0. With ``value_entries`` above 0, the operator also returns the sums of
@@ -115,7 +115,7 @@ class FusedCall:
     def has_factors(self) -> bool:
         """Whether rows have factors because their logits may be far from 0; see ``tile_ops.store_log_sum_exp``."""
         exact = self.q.dtype == torch.float32 or not self.mask.causal  # else a row's own key has a bias of 0
-        return self.effects.has_bias or (self.effects.q_clock is not None and exact)
+        return self.effects.has_bias or (self.effects.k_clock is not None and exact)
 
     def flatten(self) -> tuple[Any, ...]:
         """The arguments in the order of ``SCHEMA``."""

@@ -22,7 +22,7 @@ from whence.attention.fused.gated_tiles import (
     tile_gates,
     tile_mask,
 )
-from whence.attention.fused.tile_ops import key_bounds, load_tile, query_bounds, store_tile
+from whence.attention.fused.tile_ops import key_bounds, load_tile, place_program, query_bounds, store_tile
 
 SCANNED_ROWS = tl.constexpr(1024)  # per step of find_gated_rows
 
@@ -57,12 +57,12 @@ def gated_dq_kernel(
 ):  # fmt: skip
     """dq, delta, the gradient of the table, and the sums at the edges of blocks, for rows from ``first_row``."""
     blocks = tl.cdiv(tl.minimum(q_len - first_row, stored_rows), BLOCK_M)
-    rank = tl.program_id(0) // blocks
+    rank, place = place_program(blocks, kv_len, BLOCK_D + BLOCK_DV, GROUP_SIZE, CAUSAL and not HAS_WINDOW)
     h = rank % heads
     b = rank // heads
     batch_head = rank.to(tl.int64)
     h_kv = h // GROUP_SIZE
-    start_m = first_row + (blocks - 1 - tl.program_id(0) % blocks) * BLOCK_M
+    start_m = first_row + (blocks - 1 - place) * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
     in_range = offs_m < q_len
     q = load_tile(Q, b, h, start_m, q_len, BLOCK_M, BLOCK_D)
@@ -180,9 +180,10 @@ def gated_dkdv_kernel(
 ):  # fmt: skip
     """dk and dv from the rows from ``first_row``; ADD: to what DK and DV hold already."""
     blocks = tl.cdiv(kv_len, BLOCK_N)
-    rank = tl.program_id(0) // blocks
-    block = tl.program_id(0) % blocks  # the first keys are visible to the most queries, so they start first
     kv_heads = heads // GROUP_SIZE
+    rank, block = place_program(  # the first keys are visible to the most queries, so they start first
+        blocks, q_len, (BLOCK_D + BLOCK_DV) * GROUP_SIZE, 1, CAUSAL and not HAS_WINDOW
+    )
     h_kv = rank % kv_heads
     b = rank // kv_heads
     start_n = block * BLOCK_N

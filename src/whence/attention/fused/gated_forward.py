@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from whence.attention.fused.gated_tiles import gated_terms, last_terms, load_segments, table_rows, tile_gates, tile_mask
-from whence.attention.fused.tile_ops import key_bounds, load_tile, store_log_sum_exp, store_tile
+from whence.attention.fused.tile_ops import key_bounds, load_tile, place_program, store_log_sum_exp, store_tile
 
 
 @triton.jit
@@ -34,8 +34,8 @@ def gated_forward_kernel(
     INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     blocks = tl.cdiv(q_len, BLOCK_M)
-    rank = tl.program_id(0) // blocks
-    block = blocks - 1 - tl.program_id(0) % blocks  # blocks with the most visible keys start first
+    rank, place = place_program(blocks, kv_len, BLOCK_D + BLOCK_DV, GROUP_SIZE, CAUSAL and not HAS_WINDOW)
+    block = blocks - 1 - place  # blocks with the most visible keys start first
     h = rank % heads
     b = rank // heads
     batch_head = rank.to(tl.int64)

@@ -130,7 +130,7 @@ def uses_gluon(call: DeviceCall) -> bool:
             call.q, call.k, call.v, causal=m.causal, offset=m.q_offset, window=m.window, dropout=call.softmax.dropout,
             qk_scale=call.qk_scale,
         )
-        and call.has_tma and not call.has_segments and e.slope is None and e.sink is None and e.q_clock is None
+        and call.has_tma and not call.has_segments and e.slope is None and e.sink is None and e.k_clock is None
         and e.first_distance == 0 and call.function is None and not call.has_row_tables
     )  # fmt: skip
 
@@ -156,7 +156,7 @@ def backward(
     clock, its gradient at each query ``[B, H, T]`` and key ``[B, H, S]``, and the gradient of the content
     table.
 
-    Delta includes the factors of the rows.
+    Delta includes the factors of the rows. Where query and key share a clock, both gradients are one tensor: their sum.
     """  # fmt: skip
     if call.has_factors:
         grad_out = scale_rows(call, grad_out, lse[1])
@@ -170,7 +170,7 @@ def backward(
     )
     if d_content is not None and call.effects.q_places is not None:
         d_content = d_content.sum(1)
-    dk, dv, k_sums = backward_dkdv(call, grad_out, key_lse, delta, max_distance, row_gradients)
+    dk, dv, k_sums = backward_dkdv(call, grad_out, key_lse, delta, max_distance, row_gradients, q_sums)
     if call.function is not None and partial_sums is not None:
         return dq, dk, dv, delta, function_gradients(call, partial_sums, table_sums), None, q_sums, k_sums, d_content
     columns: list[Tensor] = []
@@ -295,14 +295,23 @@ def backward_dq(
     variant = (*rows.facts, grad_out.stride(), out.stride(), lse.data_ptr() % 16)
     call.launch(backward_dq_kernel, blocks * call.batch * call.heads, arguments, constants, tile, variant=variant)
     if by_query is None or call.clock != BY_BLOCK.value:
-        return dq, delta, partial_sums, table_sums, lse, None if by_query is None else by_query[..., : call.q_len]
-    return dq, delta, partial_sums, table_sums, by_query[1], by_query[0, ..., : call.q_len]
+        return dq, delta, partial_sums, table_sums, lse, by_query
+    return dq, delta, partial_sums, table_sums, by_query[1], by_query[0]
 
 
 def backward_dkdv(
-    call: DeviceCall, grad_out: Tensor, lse: Tensor, delta: Tensor, max_distance: Tensor, rows: GradientsOfRows
+    call: DeviceCall,
+    grad_out: Tensor,
+    lse: Tensor,
+    delta: Tensor,
+    max_distance: Tensor,
+    rows: GradientsOfRows,
+    q_sums: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """dk, dv and, with a clock, its gradient at each key, the negative sum of the gradients of the key's logits; lse and delta come from ``backward_dq``."""
+    """dk, dv and, with a clock, its gradient at each key, the negative sum of the gradients of the key's logits.
+
+    lse, delta and the sums of the queries come from ``backward_dq``. Where query and key share a clock, the latter are added.
+    """
     e = call.effects
     has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
     by_pair = call.function is not None
@@ -310,7 +319,7 @@ def backward_dkdv(
         call.max_block_d, call.element_size, call.has_tma, e.has_score_scale or by_pair, has_decay or by_pair,
         has_slope or has_clock, call.has_segments, call.has_row_tables,
     )  # fmt: skip
-    clock_sums = lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len)) if has_clock else None
+    clock_sums = q_sums if e.q_clock is None else lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len))
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
     # a clock with more dimensions needs more registers than there are
     splits_clock = call.clock == BY_BLOCK.value and not has_slope and call.max_block_d <= 64
@@ -334,4 +343,4 @@ def backward_dkdv(
         programs = ceil_div(call.kv_len, tile.block_n) * call.batch * call.kv_heads
         own = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "NUM_STAGES": tile.num_stages, "PART": part}
         call.launch(backward_dkdv_kernel, programs, arguments, own | constants, tile, variant=variant)
-    return dk, dv, None if clock_sums is None else clock_sums[..., : call.kv_len]
+    return dk, dv, clock_sums

@@ -135,16 +135,20 @@ def _backward(
         # beyond tile_ops.MAX_LSE, the division by the sum of the weights is in delta
         probability = torch.exp2(sink * (LOG2E / temperature) - lse[0, :, :, rows])
         d_sink = probability.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
-    d_q_clock, d_k_clock = (
-        (sums.double() if temperature == 1 else sums.double().div_(temperature))
-        if needed and sums is not None
-        else None
-        for sums, needed in ((q_sums, needed[4]), (k_sums, needed[5]))
-    )
+    d_q_clock = _clock_gradient(q_sums, call.q.shape[2], temperature) if needed[4] else None
+    d_k_clock = _clock_gradient(k_sums, call.k.shape[2], temperature) if needed[5] else None
     three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
     dq, dk, dv = (d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three)
     others = (d_table, d_sink, d_q_clock, d_k_clock, d_content, sums)
     return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in others)
+
+
+def _clock_gradient(sums: Tensor | None, length: int, temperature: float) -> Tensor | None:
+    """The sums of kernels ``[B, H, padded_length]`` in the dtype of a clock."""
+    if sums is None:
+        return None
+    gradient = sums[..., :length].double()
+    return gradient if temperature == 1 else gradient.div_(temperature)
 
 
 def copy_into(target: Tensor, x: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ MAX_LSE = tl.constexpr(512.0)
 
 
 UNLIMITED = tl.constexpr(2**30)  # a distance; sums with an offset fit into 32 bits
+#: numbers that programs at work share: in half precision, half the L2 cache of an H100
+RESIDENT_NUMBERS = tl.constexpr(12 * 2**20)
 
 
 @triton.jit
@@ -211,3 +213,26 @@ def query_bounds(
         full_low = tl.minimum(tl.maximum(low, (full_low + BLOCK - 1) // BLOCK * BLOCK), high)
         full_high = tl.minimum(tl.maximum(full_low, full_high), high)
     return low, high, full_low, full_high
+
+
+@triton.jit
+def place_program(blocks, tokens, COLUMNS: tl.constexpr, GROUP: tl.constexpr, LONGEST_FIRST: tl.constexpr):
+    """The rank (sequence and head) of this program, and its block, of ``blocks`` for each rank.
+
+    LONGEST_FIRST: the blocks of a rank go from long to short. The first blocks of many ranks start before their second ones, so
+    that no long block starts last and runs alone. The programs of GROUP ranks read the same COLUMNS numbers for each of the
+    ``tokens``; as many ranks take part as the L2 cache holds. Otherwise rank after rank.
+    """
+    program = tl.program_id(0)
+    rank = program // blocks
+    place = program % blocks
+    if LONGEST_FIRST:
+        ranks = tl.num_programs(0) // blocks
+        resident = (ranks * 0 + RESIDENT_NUMBERS // COLUMNS) // tokens  # an interpreter divides tensors alone
+        section = tl.minimum(tl.maximum(resident, 1) * GROUP, ranks)
+        first = program // (section * blocks) * section
+        count = tl.minimum(section, ranks - first)
+        within = program - first * blocks
+        rank = first + within % count
+        place = within // count
+    return rank, place
