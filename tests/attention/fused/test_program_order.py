@@ -1,30 +1,41 @@
 """The order in which the programs of a kernel take their blocks: each once, and long blocks of a causal call first."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 import triton
 import triton.language as tl
 
-from whence.attention.fused.tile_ops import RESIDENT_NUMBERS, place_program
+from whence.attention.fused.packing import next_power_of_two
+from whence.attention.fused.tile_ops import RESIDENT_NUMBERS, place_of
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
 
-def order_kernel(PLACES, blocks, tokens, COLUMNS: tl.constexpr, GROUP: tl.constexpr, LONGEST_FIRST: tl.constexpr):
-    rank, place = place_program(blocks, tokens, COLUMNS, GROUP, LONGEST_FIRST)
-    tl.store(PLACES + tl.program_id(0) * 2, rank)
-    tl.store(PLACES + tl.program_id(0) * 2 + 1, place)
+def order_kernel(
+    PLACES, programs, blocks, tokens, COLUMNS: tl.constexpr, GROUP: tl.constexpr, LONGEST_FIRST: tl.constexpr,
+    SIZE: tl.constexpr,
+):  # fmt: skip
+    """The places of all programs."""
+    program = tl.arange(0, SIZE)
+    rank, place = place_of(program, programs, blocks, tokens, COLUMNS, GROUP, LONGEST_FIRST)
+    tl.store(PLACES + program * 2, rank, mask=program < programs)
+    tl.store(PLACES + program * 2 + 1, place, mask=program < programs)
 
 
 def order(blocks, ranks, tokens, group, longest_first):
-    places = torch.full((blocks * ranks, 2), -1)
+    programs = blocks * ranks
+    places = torch.full((programs, 2), -1)
     kernel = triton.jit(order_kernel)  # interpreted, as the fixture says
-    kernel[(blocks * ranks,)](places, blocks, tokens, 128, group, longest_first)
+    size = next_power_of_two(programs)
+    kernel[(1,)](places, programs, blocks, tokens, COLUMNS=128, GROUP=group, LONGEST_FIRST=longest_first, SIZE=size)
     return [tuple(x) for x in places.tolist()]
 
 
 @pytest.mark.parametrize(
-    "blocks, ranks, tokens, group", [(1, 1, 1, 1), (5, 6, 7, 3), (4, 9, 30_000, 2), (3, 7, 2**30, 1)]
+    "blocks, ranks, tokens, group",
+    [(1, 1, 1, 1), (5, 6, 7, 3), (300, 14, 30_000, 2), (400, 7, 2**30, 1), (401, 6, 2**30, 3)],
 )
 def test_every_block_once(blocks, ranks, tokens, group):
     for longest_first in (False, True):
@@ -32,10 +43,17 @@ def test_every_block_once(blocks, ranks, tokens, group):
         assert sorted(places) == [(rank, block) for rank in range(ranks) for block in range(blocks)]
 
 
+def count_sections(places):
+    """How often the order begins again with the first block."""
+    return 1 + sum(later < earlier for (_, earlier), (_, later) in pairwise(places))
+
+
 def test_long_blocks_first():
-    """Over all ranks where the cache holds what they read, else over as many as it holds."""
+    """Over all ranks where the cache holds what they read, or where there are few programs; else over a part of them."""
     assert [block for _, block in order(3, 4, 10, 1, True)] == [0] * 4 + [1] * 4 + [2] * 4
-    tokens = RESIDENT_NUMBERS.value // 128 // 2  # of two ranks, or of two groups of them
-    assert [block for _, block in order(3, 4, tokens, 1, True)] == [0, 0, 1, 1, 2, 2] * 2
-    assert [block for _, block in order(3, 4, tokens, 2, True)] == [0] * 4 + [1] * 4 + [2] * 4
     assert [rank for rank, _ in order(3, 2, 10, 1, False)] == [0] * 3 + [1] * 3
+    tokens = RESIDENT_NUMBERS.value // 128 // 2  # of two ranks, or of two groups of them
+    assert count_sections(order(1024, 6, tokens, 1, True)) == 3
+    assert count_sections(order(1024, 6, tokens, 3, True)) == 1
+    assert count_sections(order(512, 6, 100 * tokens, 1, True)) == 3  # 1024 programs each
+    assert count_sections(order(79, 8, tokens, 1, True)) == 1  # two ranks would not fill a GPU

@@ -16,6 +16,7 @@ MAX_LSE = tl.constexpr(512.0)
 UNLIMITED = tl.constexpr(2**30)  # a distance; sums with an offset fit into 32 bits
 #: numbers that programs at work share: in half precision, half the L2 cache of an H100
 RESIDENT_NUMBERS = tl.constexpr(12 * 2**20)
+SECTION_PROGRAMS = tl.constexpr(1024)  # at least: about four rounds on an H100
 
 
 @triton.jit
@@ -220,18 +221,29 @@ def place_program(blocks, tokens, COLUMNS: tl.constexpr, GROUP: tl.constexpr, LO
     """The rank (sequence and head) of this program, and its block, of ``blocks`` for each rank.
 
     LONGEST_FIRST: the blocks of a rank go from long to short. The first blocks of many ranks start before their second ones, so
-    that no long block starts last and runs alone. The programs of GROUP ranks read the same COLUMNS numbers for each of the
-    ``tokens``; as many ranks take part as the L2 cache holds. Otherwise rank after rank.
+    that no long block starts last and runs alone. The ranks are divided into equal sections, which follow each other. The
+    programs of GROUP ranks read the same COLUMNS numbers for each of the ``tokens``; a section is as large as the L2 cache
+    holds, and larger where too few programs would be left for the last one. Otherwise rank after rank.
     """
-    program = tl.program_id(0)
+    return place_of(tl.program_id(0), tl.num_programs(0), blocks, tokens, COLUMNS, GROUP, LONGEST_FIRST)
+
+
+@triton.jit
+def place_of(
+    program, programs, blocks, tokens, COLUMNS: tl.constexpr, GROUP: tl.constexpr, LONGEST_FIRST: tl.constexpr
+):
+    """See ``place_program``."""
     rank = program // blocks
     place = program % blocks
     if LONGEST_FIRST:
-        ranks = tl.num_programs(0) // blocks
-        resident = (ranks * 0 + RESIDENT_NUMBERS // COLUMNS) // tokens  # an interpreter divides tensors alone
-        section = tl.minimum(tl.maximum(resident, 1) * GROUP, ranks)
-        first = program // (section * blocks) * section
-        count = tl.minimum(section, ranks - first)
+        groups = programs // blocks // GROUP
+        resident = tl.maximum(
+            (groups * 0 + RESIDENT_NUMBERS // COLUMNS) // tokens, 1
+        )  # an interpreter divides tensors alone
+        sections = tl.maximum(tl.minimum((groups + resident - 1) // resident, programs // SECTION_PROGRAMS), 1)
+        section = ((program // (blocks * GROUP) + 1) * sections - 1) // groups
+        first = section * groups // sections * GROUP
+        count = (section + 1) * groups // sections * GROUP - first
         within = program - first * blocks
         rank = first + within % count
         place = within // count
