@@ -13,37 +13,46 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from whence.attention.fused.packing import next_power_of_two
+BLOCK = 1024  # entries whose sums a program stores
+ADDED = 4096  # of those before them, added up in one step
 
-MAX_BLOCK = 8192  # entries that a program sums at once
+
+@triton.jit
+def load_limited(X, at, n, stride, limit, LIMITED: tl.constexpr):
+    values = tl.load(X + at * stride, mask=at < n, other=0.0).to(tl.float64)
+    if LIMITED:  # a comparison with NaN is false, so NaN remains
+        values = tl.where(values > limit, limit, tl.where(values < -limit, -limit, values))
+    return values
 
 
 @triton.jit(do_not_specialize=["rows", "n"])
 def running_sum_kernel(
     X, ENTRIES, OUT, rows, n, x_b, x_h, x_t, entries_b, entries_h, entries_t, out_row, limit,
-    GRADIENT: tl.constexpr, BLOCK: tl.constexpr,
+    GRADIENT: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
-    """One row of ``[B, rows, n]``. GRADIENT: entry i is the sum of all entries of X from i on, or 0 if ENTRIES is limited there."""
-    program = tl.program_id(0).to(tl.int64)
-    x = X + program // rows * x_b + program % rows * x_h
-    entries = ENTRIES + program // rows * entries_b + program % rows * entries_h
-    out = OUT + program * out_row
+    """One block of a row of ``[B, rows, n]``. Each program adds up what comes before its block, so that none waits for another.
+
+    GRADIENT: entry i is the sum of all entries of X from i on, or 0 if ENTRIES is limited there.
+    """
     blocks = tl.cdiv(n, BLOCK)
-    before = tl.zeros([1], tl.float64)
-    for step in range(0, blocks):
-        block = blocks - 1 - step if GRADIENT else step
-        at = block * BLOCK + tl.arange(0, BLOCK)
-        values = tl.load(x + at * x_t, mask=at < n, other=0.0).to(tl.float64)
-        entry = values
-        if GRADIENT:
-            entry = tl.load(entries + at * entries_t, mask=at < n, other=0.0).to(tl.float64)
-        else:  # a comparison with NaN is false, so NaN remains
-            values = tl.where(values > limit, limit, tl.where(values < -limit, -limit, values))
-        sums = tl.cumsum(values, 0, reverse=GRADIENT) + before
-        if GRADIENT:
-            sums = tl.where(tl.abs(entry) > limit, 0.0, sums)
-        tl.store(out + at, sums.to(OUT.dtype.element_ty), mask=at < n)
-        before += tl.sum(values, 0)
+    row = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
+    x = X + row // rows * x_b + row % rows * x_h
+    at = block * BLOCK + tl.arange(0, BLOCK)
+    values = load_limited(x, at, n, x_t, limit, not GRADIENT)
+    first = (block + 1) * BLOCK if GRADIENT else 0
+    end = n if GRADIENT else block * BLOCK
+    others = tl.zeros([ADDED], tl.float64)
+    for start in range(first, end, ADDED):
+        others += load_limited(x, start + tl.arange(0, ADDED), end, x_t, limit, not GRADIENT)
+    sums = tl.cumsum(values, 0)
+    if GRADIENT:
+        sums = tl.sum(others, 0) + (tl.sum(values, 0) - sums + values)
+        entries = ENTRIES + row // rows * entries_b + row % rows * entries_h
+        sums = tl.where(tl.abs(load_limited(entries, at, n, entries_t, limit, False)) > limit, 0.0, sums)
+    else:
+        sums = tl.sum(others, 0) + sums
+    tl.store(OUT + row * out_row + at, sums.to(OUT.dtype.element_ty), mask=at < n)
 
 
 class RunningSum(torch.autograd.Function):
@@ -67,12 +76,11 @@ class RunningSum(torch.autograd.Function):
 def _launch(x: Tensor, entries: Tensor, limit: float, dtype: torch.dtype, *, gradient: bool) -> Tensor:
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     batch, rows, n = x.shape
-    block = min(MAX_BLOCK, max(256, next_power_of_two(n)))
     if out.numel():
         with torch.cuda.device_of(x):
-            running_sum_kernel[(batch * rows,)](
-                x, entries, out, rows, n, *x.stride(), *entries.stride(), n, limit, GRADIENT=gradient, BLOCK=block,
-                num_warps=min(16, block // 256),
+            running_sum_kernel[(batch * rows * triton.cdiv(n, BLOCK),)](
+                x, entries, out, rows, n, *x.stride(), *entries.stride(), n, limit, GRADIENT=gradient, BLOCK=BLOCK,
+                ADDED=ADDED, num_warps=8,
             )  # fmt: skip
     return out
 
