@@ -153,6 +153,14 @@ def tile_loads(monkeypatch):
 
 
 @pytest.fixture
+def fresh_compiler():
+    """Nothing is compiled before the test, and nothing of it afterwards."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
 def deterministic():
     """Deterministic algorithms, which give dense table gradients a kernel without atomics."""
     torch.use_deterministic_algorithms(True)

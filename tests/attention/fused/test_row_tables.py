@@ -172,17 +172,26 @@ def test_a_block_of_queries_that_see_no_key(keys_from, keys, queries_from, queri
 
 
 @interpreted
-@pytest.mark.parametrize("position", [Cope(16, positions=4), GrapeA(2, 16)], ids=lambda x: type(x).__name__)
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize(
+    "position", [Cope(16, positions=4), GrapeA(2, 16), TransformerXL(2, 16)], ids=lambda x: type(x).__name__
+)
 def test_blocks_of_rows_are_compiled(position, monkeypatch):
+    """Also for any length, and with gradients."""
     monkeypatch.setattr(row_blocks, "MAX_NUMBERS", 1000)
-    q = torch.randn(1, 2, 70, 16)
+    parameters = [p for p in position.parameters() if p.requires_grad]
 
     def call(q):
-        return attend(q, q, q, position=position, causal=True, backend="triton")
+        return attend(q * 1.0, q, q, position=position, causal=True, backend="triton")
 
-    with torch.no_grad():
-        compiled = torch.compile(call, fullgraph=True, backend="eager")(q)
-        torch.testing.assert_close(compiled, call(q))
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager", dynamic=True)
+    for tokens in (70, 90):
+        q = torch.randn(1, 2, tokens, 16, requires_grad=True)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(q), call(q))
+        results = [torch.autograd.grad(function(q).square().sum(), [q, *parameters]) for function in (call, compiled)]
+        for eager, traced in zip(*results, strict=True):
+            torch.testing.assert_close(traced, eager)
 
 
 @interpreted

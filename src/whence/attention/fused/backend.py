@@ -28,8 +28,8 @@ from whence.attention.content_tables import (
 from whence.attention.fused import gated_ops, ops, packing, row_blocks, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
-    LOG2E,
     MAX_DECODE_QUERIES,
+    base_2_factor,
     distance_range,
     effective_window,
     limit_finite,
@@ -225,7 +225,7 @@ def score_effects(
         else:
             score_scale, bias, parameters, derivatives = tables
     fixed_scale = score_scale is not None and not score_scale.requires_grad
-    logit_scale = LOG2E / softmax.temperature
+    logit_scale = base_2_factor(softmax.temperature)
     if bias is not None and not is_built_in(position):  # no bias of the library's mechanisms is near the limit
         bias = limit_finite(bias, logit_scale)
     scaled = ((score_scale, softmax.scale * logit_scale), (bias, logit_scale))

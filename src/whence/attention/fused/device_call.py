@@ -19,7 +19,14 @@ from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
 from whence.attention.fused.descriptors import build_descriptor
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import FusedCall, Mask
-from whence.attention.fused.packing import LOG2E, TABLE_PADDING, align, next_power_of_two, padded_length, tile_columns
+from whence.attention.fused.packing import (
+    TABLE_PADDING,
+    align,
+    base_2_factor,
+    next_power_of_two,
+    padded_length,
+    tile_columns,
+)
 from whence.attention.fused.row_tables import COORDINATES, SLOPES
 from whence.attention.fused.tile_configs import TileConfig, loads_by_tma, max_head_dim
 from whence.errors import usage_error
@@ -59,8 +66,8 @@ class CallFacts:
         self.block_d, self.block_dv = sum(self.parts_d), sum(self.parts_dv)
         self.padded_d, self.padded_dv = next_power_of_two(self.block_d), next_power_of_two(self.block_dv)
         self.max_block_d = max(self.block_d, self.block_dv)
-        self.logit_scale = LOG2E / softmax.temperature
-        self.qk_scale = softmax.scale * LOG2E / softmax.temperature
+        self.logit_scale = base_2_factor(softmax.temperature)
+        self.qk_scale = softmax.scale * self.logit_scale
         self.qk_grad_scale = math.log(2) if e.has_score_scale else softmax.scale / softmax.temperature
         self.has_padding_rows = padded_length(self.q_len) != self.q_len
         self.has_row_tables = e.content_table is not None or e.value_entries > 0

@@ -21,11 +21,11 @@ from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.launch import SCALED_ROWS, SPLIT_BITS
 from whence.attention.fused.packing import (
-    LOG2E,
     MAX_DECODE_QUERIES,
     NUM_SLOTS,
     TABLE_PADDING,
     align,
+    base_2_factor,
     ceil_div,
     distance_range,
     effective_window,
@@ -72,8 +72,8 @@ class Plan:
         self.element_size, self.dtype = q.element_size(), q.dtype
         self.half_precision = q.dtype != torch.float32
         scale = float(self.head_dim**-0.5) if a.scale is None else a.scale
-        self.logit_scale = LOG2E / a.temperature
-        self.qk_scale = scale * LOG2E / a.temperature
+        self.logit_scale = base_2_factor(a.temperature)
+        self.qk_scale = scale * self.logit_scale
         scales = Scales(self.qk_scale, self.logit_scale, scale / a.temperature, 1.0 / a.temperature)
         self.tables = tables = make_tables(call, self.heads, scales, self.device)
         self.qk_grad_scale = math.log(2) if tables.has_score_scale else scale / a.temperature

@@ -24,10 +24,10 @@ from whence.attention.fused.fused_call import (
 )
 from whence.attention.fused.packing import (
     AMPLITUDE_SLOT,
-    LOG2E,
     NUM_SLOTS,
     SLOPE_SLOT,
     align,
+    base_2_factor,
     empty_output,
     lse_shape,
 )
@@ -133,7 +133,7 @@ def _backward(
     if needed[2] and sink is not None:
         rows = slice(sink.shape[2])
         # beyond tile_ops.MAX_LSE, the division by the sum of the weights is in delta
-        probability = torch.exp2(sink * (LOG2E / temperature) - lse[0, :, :, rows])
+        probability = torch.exp2(sink * base_2_factor(temperature) - lse[0, :, :, rows])
         d_sink = probability.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
     d_q_clock = _clock_gradient(q_sums, call.q.shape[2], temperature) if needed[4] else None
     d_k_clock = _clock_gradient(k_sums, call.k.shape[2], temperature) if needed[5] else None

@@ -17,6 +17,12 @@ TMA_SHARED_MEMORY = 227 * 1024  # bytes per program on GPUs with TMA for which t
 MAX_DECODE_QUERIES = 16  # up to this number of queries, the split-k decode kernels run, and no block is skipped
 
 
+def base_2_factor(temperature: float) -> float:
+    """What turns a logit before the division by the temperature into a base-2 logit."""
+    # a literal: with dynamic=True, torch.compile makes a symbol of a module's number, which blocks of rows cannot read
+    return 1.4426950408889634 / temperature
+
+
 def pack_tables(tables: list[Tensor], scales: list[float]) -> Tensor | None:
     """Interleave scaled tables ``[H, n]`` and pad them: ``[H, n + 2 * TABLE_PADDING, 1, 2 or 4]``, float32.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whence.attention.fused.fused_call import EffectGradients, ScoreEffects, Softmax
-from whence.attention.fused.packing import LOG2E, TABLE_PADDING, distance_range, next_power_of_two
+from whence.attention.fused.packing import LOG2E, TABLE_PADDING, base_2_factor, distance_range, next_power_of_two
 from whence.attention.layout import Layout
 from whence.position.fire import EPS
 from whence.position.hook_types import DECAY, LOG_NETWORK, PairFunction
@@ -29,7 +29,7 @@ def function_effects(
     # tiles exceed the range; the padding continues the table, because the largest x of a tile comes from its corners
     distance = torch.arange(first - TABLE_PADDING, end + TABLE_PADDING, device=q.device, dtype=torch.float32).abs()
     length = layout.query_lengths().float()
-    numbers, logit_scale = pair.numbers.float().expand(heads, -1), LOG2E / softmax.temperature
+    numbers, logit_scale = pair.numbers.float().expand(heads, -1), base_2_factor(softmax.temperature)
     derivatives = None
     if pair.form == DECAY:
         floor, span, rate = numbers.unbind(-1)
