@@ -108,6 +108,7 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
         mock.patch.object(diagonals, "PLAIN_LOADS", plain_loads),
         mock.patch.object(packing, "is_hopper", return_value=is_hopper),
         mock.patch.object(gluon_launch, "ENABLED", is_hopper),
+        mock.patch("whence.attention.clock._sums_by_kernel", return_value=True),
         # a short sequence has the kernels of a long one, with TMA
         mock.patch.object(tile_configs, "FEW_PAIRS", 0 if is_hopper else tile_configs.FEW_PAIRS),
         mock.patch.object(packing, "shared_memory", return_value=SHARED_LIMITS[target]),

@@ -6,7 +6,7 @@ from kernel_cases import EARLIER, LONG, ODD, OVER, PAIR, masks
 from reference_comparison import check_against_reference, perturb, random_inputs, run
 
 from whence import Alibi, Epar, KVCache, Position, Sink, T5Bias, attend
-from whence.attention.fused import packing
+from whence.attention.fused import clock_terms, diagonals, packing
 
 interpreted = pytest.mark.usefixtures("interpreted", "poisoned")
 SINGLE, HALF = torch.float32, torch.float16
@@ -80,6 +80,23 @@ def test_deterministic_gradients_of_a_table_beside_a_clock():
 def test_pointer_loads(monkeypatch):
     monkeypatch.setattr(packing, "has_tma", lambda device: False)
     check("clock + Sink", "causal", ODD, HALF)
+
+
+@interpreted
+@pytest.mark.parametrize("dtype", [SINGLE, HALF])
+def test_pairs_of_sums_are_aligned(dtype, monkeypatch):
+    """A misaligned pair is an error on a GPU. Windows leave empty ranges of tiles, some of which begin after the last key, and
+    kernels load what the first tile would need."""
+    seen = []
+
+    def load(pointer):
+        seen.append(bool((pointer.handle.data % 8 == 0).all()))
+        return diagonals.load_f32x2(pointer)
+
+    monkeypatch.setattr(clock_terms, "load_f32x2", load)
+    tensors, grad_out = draw((1, 2, 1, 129, 129, 16, 16), dtype)
+    run(Steps(), tensors, grad_out, masks("window", 1, 129, 129), backend="triton")
+    assert seen and all(seen)
 
 
 @interpreted
@@ -172,6 +189,17 @@ def test_split_weights_on_a_gpu(size, dtype):
     """Without grouped heads and with 64 columns: the weight of a key is multiplied into dk and dv once."""
     tensors, grad_out = draw((2, 2, 2, 700, 700, 64, 64), dtype, size=size, device="cuda")
     check_against_reference(Steps(), tensors, grad_out, {"causal": True})
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_window_after_the_last_key_on_a_gpu():
+    """Every range of tiles is empty and begins inside a tile."""
+    tensors, grad_out = draw((1, 2, 2, 40, 129, 64, 64), torch.bfloat16, device="cuda")
+    options = {"causal": True, "window": 10, "q_positions": torch.arange(200, 240), "k_positions": torch.arange(129)}
+    options = {n: x.cuda() if isinstance(x, torch.Tensor) else x for n, x in options.items()}
+    results = run(Steps(), tensors, grad_out, options, backend="triton")
+    assert not any(x.any() for x in results)
 
 
 @pytest.mark.gpu

@@ -18,19 +18,24 @@ def order_kernel(
     SIZE: tl.constexpr,
 ):  # fmt: skip
     """The places of all programs."""
-    program = tl.arange(0, SIZE)
+    program = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     rank, place = place_of(program, programs, blocks, tokens, COLUMNS, GROUP, LONGEST_FIRST)
     tl.store(PLACES + program * 2, rank, mask=program < programs)
     tl.store(PLACES + program * 2 + 1, place, mask=program < programs)
 
 
-def order(blocks, ranks, tokens, group, longest_first):
+def compute_places(blocks, ranks, tokens, group, longest_first):
     programs = blocks * ranks
     places = torch.full((programs, 2), -1)
     kernel = triton.jit(order_kernel)  # interpreted, as the fixture says
-    size = next_power_of_two(programs)
-    kernel[(1,)](places, programs, blocks, tokens, COLUMNS=128, GROUP=group, LONGEST_FIRST=longest_first, SIZE=size)
-    return [tuple(x) for x in places.tolist()]
+    size = min(next_power_of_two(programs), 2**20)
+    grid = (triton.cdiv(programs, size),)
+    kernel[grid](places, programs, blocks, tokens, COLUMNS=128, GROUP=group, LONGEST_FIRST=longest_first, SIZE=size)
+    return places
+
+
+def order(*about):
+    return [tuple(x) for x in compute_places(*about).tolist()]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,13 @@ def test_every_block_once(blocks, ranks, tokens, group):
     for longest_first in (False, True):
         places = order(blocks, ranks, tokens, group, longest_first)
         assert sorted(places) == [(rank, block) for rank in range(ranks) for block in range(blocks)]
+
+
+def test_many_short_sequences():
+    """With sections as small as the cache would have them, groups times sections would exceed 32 bits."""
+    ranks = 2**21
+    places = compute_places(1, ranks, 64, 1, True)
+    assert torch.equal(places[:, 0].sort().values, torch.arange(ranks)) and not places[:, 1].any()
 
 
 def count_sections(places):

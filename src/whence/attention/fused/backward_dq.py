@@ -20,7 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whence.attention.fused.clock_terms import BY_BLOCK, clock_stride, clock_tile, load_clock
+from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, clock_stride, clock_tile, load_clock
 from whence.attention.fused.diagonals import (
     TABLE_PADDING,
     add_diagonal_sums,
@@ -91,6 +91,8 @@ def dq_step(
     offs_n = tl.arange(0, BLOCK_N)
     k = load_parts(K, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_D)
     v = load_parts(V, b, h_kv, start_n, kv_len, BLOCK_N, BLOCK_DV)
+    if CLOCK == EXACT:
+        k_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n, BLOCK_N, CLOCK, True)
     k_base, k_rest = k_clock
     qk = dot_heads(q, k, INPUT_PRECISION)
     qk = add_rows(qk, content, distance0, start_n, BLOCK_M, BLOCK_N, False)
@@ -122,8 +124,9 @@ def dq_step(
         HAS_BIAS,
         HAS_SLOPE or CLOCK > 0,
     )
-    # of the next tile, into the registers of this one's: products hide the time of the loads
-    next_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n + BLOCK_N, BLOCK_N, CLOCK, True)
+    next_clock = k_clock
+    if CLOCK == BY_BLOCK:  # of the next tile, into the registers of this one's: products hide the time of the loads
+        next_clock = load_clock(K_CLOCK, batch_head, clock_stride(kv_len), start_n + BLOCK_N, BLOCK_N, CLOCK, True)
     p = tl.exp2(logits - lse[:, None])
     if MASKED:
         offs_m = tl.arange(0, BLOCK_M)

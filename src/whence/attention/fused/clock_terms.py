@@ -71,13 +71,14 @@ def split_clock_kernel(
 def load_clock(X, row, stride, start, TOKENS: tl.constexpr, CLOCK: tl.constexpr, ACROSS: tl.constexpr = False):
     """Base and rest of tokens from start, ``[TOKENS]`` each; BY_BLOCK, the base is one number. Without a clock, 0.
 
-    ``row`` counts sequences and heads, ``stride`` is the padded number of tokens; beyond it, the last tokens are loaded, since
-    kernels load ahead. ACROSS: the tokens are columns of a tile.
+    ``row`` counts sequences and heads, ``stride`` is the padded number of tokens. Kernels load ahead: beyond the tokens, the last
+    tile is loaded, and an empty range of tiles may begin inside a tile, where pairs would be misaligned, so that tile is loaded.
+    ACROSS: the tokens are columns of a tile.
     """
     base = 0.0
     rest = 0.0
     if CLOCK > 0:
-        start = tl.minimum(start, stride - TOKENS)
+        start = tl.minimum(start, stride - TOKENS) // TOKENS * TOKENS
         first = X + row * 2 * stride + start
         rest = load_numbers(first + stride, TOKENS, ACROSS)
         if CLOCK == BY_BLOCK:

@@ -153,8 +153,7 @@ def backward(
     needed: NeededGradients,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
     """dq, dk, dv, delta ``[B, H, padded_length]``, sums ``[H, NUM_SLOTS]`` for parameters, the table's gradient, with a
-    clock, its gradient at each query ``[B, H, T]`` and key ``[B, H, S]``, and the gradient of the content
-    table.
+    clock, its gradient at each query and key, both ``[B, H, padded_length]``, and the gradient of the content table.
 
     Delta includes the factors of the rows. Where query and key share a clock, both gradients are one tensor: their sum.
     """  # fmt: skip

@@ -1,7 +1,7 @@
 """Running sums along the last axis on a GPU, in float64: one kernel forward and one backward.
 
-torch takes three for the gradient, which it reverses, adds up and reverses again, its sums of a few long rows take longer, and
-limiting the entries first takes four more.
+torch takes three kernels for the gradient, which it reverses, adds up and reverses again, and four more to limit the entries
+first. Its sums of a few long rows take longer.
 """
 
 from __future__ import annotations
@@ -13,46 +13,51 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 1024  # entries whose sums a program stores
-ADDED = 4096  # of those before them, added up in one step
+BLOCK = 1024  # entries that a program sums at once
+ADDED = 4096  # entries outside its span that a program adds up in one step
+MAX_SPANS = 64  # of a row: each program reads half the row on average, so with more, long rows are read too often
 
 
 @triton.jit
 def load_limited(X, at, n, stride, limit, LIMITED: tl.constexpr):
-    values = tl.load(X + at * stride, mask=at < n, other=0.0).to(tl.float64)
+    values = tl.load(X + at.to(tl.int64) * stride, mask=at < n, other=0.0).to(tl.float64)
     if LIMITED:  # a comparison with NaN is false, so NaN remains
         values = tl.where(values > limit, limit, tl.where(values < -limit, -limit, values))
     return values
 
 
-@triton.jit(do_not_specialize=["rows", "n"])
+@triton.jit(do_not_specialize=["rows", "n", "span"])
 def running_sum_kernel(
-    X, ENTRIES, OUT, rows, n, x_b, x_h, x_t, entries_b, entries_h, entries_t, out_row, limit,
+    X, ENTRIES, OUT, rows, n, span, x_b, x_h, x_t, entries_b, entries_h, entries_t, out_row, limit,
     GRADIENT: tl.constexpr, BLOCK: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
-    """One block of a row of ``[B, rows, n]``. Each program adds up what comes before its block, so that none waits for another.
+    """One span of a row of ``[B, rows, n]``. Each program adds up what comes before its span, so that none waits for another.
 
-    GRADIENT: entry i is the sum of all entries of X from i on, or 0 if ENTRIES is limited there.
+    GRADIENT: entry i is the sum of all entries of X from i on, or 0 if ENTRIES is limited there; what comes after the span is
+    added up. ``span``: entries, a multiple of BLOCK.
     """
-    blocks = tl.cdiv(n, BLOCK)
-    row = (tl.program_id(0) // blocks).to(tl.int64)
-    block = tl.program_id(0) % blocks
+    spans = tl.cdiv(n, span)
+    row = (tl.program_id(0) // spans).to(tl.int64)
+    low = tl.program_id(0) % spans * span
+    high = tl.minimum(n, low + span)
     x = X + row // rows * x_b + row % rows * x_h
-    at = block * BLOCK + tl.arange(0, BLOCK)
-    values = load_limited(x, at, n, x_t, limit, not GRADIENT)
-    first = (block + 1) * BLOCK if GRADIENT else 0
-    end = n if GRADIENT else block * BLOCK
+    entries = ENTRIES + row // rows * entries_b + row % rows * entries_h
+    first = high if GRADIENT else 0
+    end = n if GRADIENT else low
     others = tl.zeros([ADDED], tl.float64)
     for start in range(first, end, ADDED):
         others += load_limited(x, start + tl.arange(0, ADDED), end, x_t, limit, not GRADIENT)
-    sums = tl.cumsum(values, 0)
-    if GRADIENT:
-        sums = tl.sum(others, 0) + (tl.sum(values, 0) - sums + values)
-        entries = ENTRIES + row // rows * entries_b + row % rows * entries_h
-        sums = tl.where(tl.abs(load_limited(entries, at, n, entries_t, limit, False)) > limit, 0.0, sums)
-    else:
-        sums = tl.sum(others, 0) + sums
-    tl.store(OUT + row * out_row + at, sums.to(OUT.dtype.element_ty), mask=at < n)
+    before = tl.sum(others, 0)
+    for step in range(0, span, BLOCK):
+        start = low + (span - BLOCK - step if GRADIENT else step)
+        at = start + tl.arange(0, BLOCK)
+        values = load_limited(x, at, high, x_t, limit, not GRADIENT)
+        sums = before + tl.cumsum(values, 0, reverse=GRADIENT)
+        if GRADIENT:
+            limited = tl.abs(load_limited(entries, at, high, entries_t, limit, False)) > limit
+            sums = tl.where(limited, 0.0, sums)
+        tl.store(OUT + row * out_row + at, sums.to(OUT.dtype.element_ty), mask=at < high)
+        before += tl.sum(values, 0)
 
 
 class RunningSum(torch.autograd.Function):
@@ -76,10 +81,11 @@ class RunningSum(torch.autograd.Function):
 def _launch(x: Tensor, entries: Tensor, limit: float, dtype: torch.dtype, *, gradient: bool) -> Tensor:
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     batch, rows, n = x.shape
+    span = triton.cdiv(triton.cdiv(n, BLOCK), MAX_SPANS) * BLOCK
     if out.numel():
         with torch.cuda.device_of(x):
-            running_sum_kernel[(batch * rows * triton.cdiv(n, BLOCK),)](
-                x, entries, out, rows, n, *x.stride(), *entries.stride(), n, limit, GRADIENT=gradient, BLOCK=BLOCK,
+            running_sum_kernel[(batch * rows * triton.cdiv(n, span),)](
+                x, entries, out, rows, n, span, *x.stride(), *entries.stride(), n, limit, GRADIENT=gradient, BLOCK=BLOCK,
                 ADDED=ADDED, num_warps=8,
             )  # fmt: skip
     return out

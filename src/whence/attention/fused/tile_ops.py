@@ -16,7 +16,7 @@ MAX_LSE = tl.constexpr(512.0)
 UNLIMITED = tl.constexpr(2**30)  # a distance; sums with an offset fit into 32 bits
 #: numbers that programs at work share: in half precision, half the L2 cache of an H100
 RESIDENT_NUMBERS = tl.constexpr(12 * 2**20)
-SECTION_PROGRAMS = tl.constexpr(1024)  # at least: about four rounds on an H100
+SECTION_PROGRAMS = tl.constexpr(1024)  # the fewest of a section (see place_program): about four rounds on an H100
 
 
 @triton.jit
@@ -237,10 +237,10 @@ def place_of(
     place = program % blocks
     if LONGEST_FIRST:
         groups = programs // blocks // GROUP
-        resident = tl.maximum(
-            (groups * 0 + RESIDENT_NUMBERS // COLUMNS) // tokens, 1
-        )  # an interpreter divides tensors alone
-        sections = tl.maximum(tl.minimum((groups + resident - 1) // resident, programs // SECTION_PROGRAMS), 1)
+        zero = groups * 0  # an interpreter divides tensors alone
+        resident = tl.maximum((zero + RESIDENT_NUMBERS // COLUMNS) // tokens, 1)
+        sections = tl.minimum((groups + resident - 1) // resident, programs // SECTION_PROGRAMS)
+        sections = tl.maximum(tl.minimum(sections, (zero + 2**30) // groups), 1)  # products fit into 32 bits
         section = ((program // (blocks * GROUP) + 1) * sections - 1) // groups
         first = section * groups // sections * GROUP
         count = (section + 1) * groups // sections * GROUP - first
