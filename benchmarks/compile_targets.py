@@ -211,7 +211,10 @@ def main() -> None:
     if args.quick:
         cases = [(target, "rotary + epar", 128 if target == "sm_90" else 64, torch.bfloat16) for target in args.targets]
     rows: list[dict[str, Any]] = []
-    environment, partial = records.describe_environment(("torch", "triton")), ROOT / "build" / f"{args.out.stem}.partial.json"
+    environment, partial = (
+        records.describe_environment(("torch", "triton")),
+        ROOT / "build" / f"{args.out.stem}.partial.json",
+    )
     for result in run_cases(cases, args.jobs, partial, environment["source_hash"]):
         rows += result
         for row in result:
