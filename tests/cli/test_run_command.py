@@ -134,17 +134,24 @@ def test_arguments_of_a_study_file_are_options(studies):
         whence("run", "deep/sums", "--job", "2")
 
 
-def test_the_report_of_a_run_says_that_the_folder_has_other_studies(studies):
-    """Each run writes the same file; whence report writes one page of all."""
+def test_studies_of_one_folder_keep_their_reports(studies):
+    """report.html is of the last command; each study has one in its own folder; whence report writes one page of all."""
     (studies / "studies/mine.py").write_text(STUDY)
     (studies / "studies/other.py").write_text(
         STUDY.replace('name="mine", question="Does it', 'name="other", question="Will it')
     )
     assert "other stud" not in whence("run", "mine", "--jobs", "1").output
     done = whence("run", "other", "--jobs", "1")
-    assert "It holds other; results has 1 other study, and whence report results writes one page of all." in done.stderr
+    folders = {path.name.partition("-")[0]: path for path in (studies / "results").glob("*") if path.is_dir()}
+    mine, other = folders["mine"] / "report.html", folders["other"] / "report.html"
+    assert (
+        "It holds other; results has 1 other study." in done.stderr and str(other.relative_to(studies)) in done.stderr
+    )
+    assert "One page of all: whence report results" in done.stderr
     page = studies / "results/report.html"
     assert "Will it run?" in page.read_text() and "Does it run?" not in page.read_text()
+    assert "Does it run?" in mine.read_text() and "Will it run?" not in mine.read_text()
+    assert other.read_text() == page.read_text()
     assert whence("report", "results").exit_code == 0
     assert "Will it run?" in page.read_text() and "Does it run?" in page.read_text()
 
