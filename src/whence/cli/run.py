@@ -45,7 +45,10 @@ def run(
     ],
     jobs: Annotated[
         int | None,
-        typer.Option(help="Number of runs at a time. Default: all cores or GPUs, or the whole cluster.", min=1),
+        typer.Option(
+            help="Number of runs or experiments at a time. Default: all cores or GPUs, or the whole cluster; 1 with --quick.",
+            min=1,
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     folder: Annotated[Path | None, typer.Option(help="Folder with study files. Default: studies.")] = None,
@@ -63,7 +66,9 @@ def run(
     shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
     as_json: JsonOption = False,
 ) -> None:
+    from whence.lab.executors import default_jobs
     from whence.lab.experiment import Experiment
+    from whence.lab.experiment_runs import compute_experiments
     from whence.lab.study import Study
     from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file, parse_options
 
@@ -77,10 +82,8 @@ def run(
     loaded = select_by_name(load_study_file(path, scale, options), only or [], path)
     experiments = [one for one in loaded if isinstance(one, Experiment)]
     if experiments:
-        if jobs is not None:
-            raise usage_error(
-                "whence run --jobs", str(jobs), f"{path.name} has experiments, which run one by one", "leave out --jobs"
-            )
+        jobs = jobs or (1 if quick else default_jobs())
+        compute_experiments(experiments, path, scale, options, out, quick=quick, jobs=jobs)
         run_experiments(experiments, out, quick, results)
         return
     if quick:
