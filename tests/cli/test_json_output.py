@@ -15,7 +15,9 @@ def test_compare_and_its_report(run_whence, tmp_path):
     found = json.loads(done.stdout)
     assert done.returncode == 0 and found["command"] == "compare" and found["report"] == "out/report.html"
     assert found["problems"] == [] and found["unfinished_runs"] == 0 and "report: out/report.html" in done.stderr
-    (study,) = found["studies"]
+    (study,), (own,) = found["studies"], found["study_reports"]
+    assert (tmp_path / own).parent.parent == tmp_path / "out" and (tmp_path / own).name == "report.html"
+    assert (tmp_path / own).read_text() == (tmp_path / "out/report.html").read_text()
     assert [arm["name"] for arm in study["arms"]] == ["none", "alibi"] and study["verdict"]
     assert all(set(arm["values"]["test"]) == {"0", "1"} for arm in study["arms"])
     assert study["comparison"]["arms"]["alibi"]["kind"] == "undecided"

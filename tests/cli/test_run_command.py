@@ -1,6 +1,7 @@
 """``whence run`` and ``whence studies``: study files, experiments in folders, --quick, and errors."""
 
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -91,12 +92,62 @@ def test_a_study_file_is_described_with_its_scales_and_options(studies):
 def test_invalid_requests_raise_one_sentence(studies):
     with pytest.raises(WhenceError, match=r"no study sums.*deep/sums"):
         whence("run", "sums")
-    with pytest.raises(WhenceError, match="experiments, which run one by one"):
-        whence("run", "deep/sums", "--jobs", "2")
     (studies / "studies/none.py").write_text("x = 1")
     with pytest.raises(WhenceError, match=r"none.py with 0 of studies\(\) and experiments\(\)"):
         whence("run", "none")
     assert not (studies / "results").exists()
+
+
+CHAIN = """
+import os
+from dataclasses import dataclass
+from whence.lab.experiment import Experiment
+
+@dataclass(frozen=True)
+class Spec:
+    number: int
+
+def compute(spec, given, tell):
+    if spec.number == -9:
+        os.kill(os.getpid(), 9)
+    if spec.number < 0:
+        raise ValueError("below 0")
+    return {"sum": spec.number + sum(results["sum"] for results in given.values()), "process": os.getpid()}
+
+def draw(record, folder):
+    (folder / f"{record['experiment']}.txt").write_text(str(record["results"]["sum"]))
+
+def experiments(last="100"):
+    def add(name, number, *needs):
+        return Experiment(name, "mine", "sums", "What is the sum?", Spec(number), Spec(number), compute, draw, needs)
+    one = add("one", 1)
+    return [add("three", 3, add("two", 2, one)), add("four", 4, one), add("last", int(last))]
+"""
+
+
+def test_experiments_run_in_several_processes(studies):
+    """Each after those that it needs, of which each is computed once; the functions of the file are not pickled."""
+    (studies / "studies/chain.py").write_text(CHAIN)
+    assert whence("run", "chain", "--jobs", "2").exit_code == 0
+    found = {path.stem: json.loads(path.read_text())["results"] for path in (studies / "results/mine").glob("*.json")}
+    assert {name: each["sum"] for name, each in found.items()} == {
+        "one": 1,
+        "two": 3,
+        "three": 6,
+        "four": 5,
+        "last": 100,
+    }
+    processes = {each["process"] for each in found.values()}
+    assert os.getpid() not in processes and 1 <= len(processes) <= 2
+    assert (studies / "results/output/sums/three.txt").read_text() == "6"
+    before = {path: path.stat().st_mtime_ns for path in (studies / "results/mine").glob("*.json")}
+    assert whence("run", "chain", "--jobs", "2").exit_code == 0
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    with pytest.raises(ValueError, match="below 0"):
+        whence("run", "chain", "--jobs", "2", "--last", "-5", "--out", "failed")
+    assert (studies / "failed/mine/one.json").exists() and not (studies / "failed/mine/last.json").exists()
+    with pytest.raises(WhenceError, match=r"--jobs got 2, and a process that was killed.*run the command again"):
+        whence("run", "chain", "--jobs", "2", "--last", "-9", "--out", "killed")
 
 
 def test_a_study_has_no_quick_form(studies):
@@ -111,7 +162,7 @@ def test_one_experiment_of_a_file(studies):
         "\ndef experiments():\n    from dataclasses import replace\n    return [one(), replace(one(), name='other')]\n"
     )
     (studies / "studies/two.py").write_text(two)
-    done = whence("run", "two", "--only", "other")
+    done = whence("run", "two", "--only", "other")  # one record: no other process
     assert done.exit_code == 0 and "other: results/mine/other.json" in done.stdout and "sums:" not in done.stdout
     with pytest.raises(WhenceError, match=r"--only got others.*two.py has sums, other"):
         whence("run", "two", "--only", "others")
@@ -134,17 +185,24 @@ def test_arguments_of_a_study_file_are_options(studies):
         whence("run", "deep/sums", "--job", "2")
 
 
-def test_the_report_of_a_run_says_that_the_folder_has_other_studies(studies):
-    """Each run writes the same file; whence report writes one page of all."""
+def test_studies_of_one_folder_keep_their_reports(studies):
+    """report.html is of the last command; each study has one in its own folder; whence report writes one page of all."""
     (studies / "studies/mine.py").write_text(STUDY)
     (studies / "studies/other.py").write_text(
         STUDY.replace('name="mine", question="Does it', 'name="other", question="Will it')
     )
     assert "other stud" not in whence("run", "mine", "--jobs", "1").output
     done = whence("run", "other", "--jobs", "1")
-    assert "It holds other; results has 1 other study, and whence report results writes one page of all." in done.stderr
+    folders = {path.name.partition("-")[0]: path for path in (studies / "results").glob("*") if path.is_dir()}
+    mine, other = folders["mine"] / "report.html", folders["other"] / "report.html"
+    assert (
+        "It holds other; results has 1 other study." in done.stderr and str(other.relative_to(studies)) in done.stderr
+    )
+    assert "One page of all: whence report results" in done.stderr
     page = studies / "results/report.html"
     assert "Will it run?" in page.read_text() and "Does it run?" not in page.read_text()
+    assert "Does it run?" in mine.read_text() and "Will it run?" not in mine.read_text()
+    assert other.read_text() == page.read_text()
     assert whence("report", "results").exit_code == 0
     assert "Will it run?" in page.read_text() and "Does it run?" in page.read_text()
 

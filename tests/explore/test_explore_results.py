@@ -59,6 +59,11 @@ def test_studies_discoveries_and_packed_records_are_named(tmp_path):
     (tmp_path / "learned").mkdir()
     (tmp_path / "learned" / "report.html").write_text(render_page("Learned", "", "today"))
     assert list_results(str(tmp_path))[0][1] == "Learned (discovery, learned)"
+    own = tmp_path / "compare" / "copy-0123" / "report.html"
+    own.write_text(render_page("Copying", "", "today"))  # the same study, as whence compare writes it twice
+    assert [label for label in list_results(str(tmp_path))[0] if "study" in label] == ["Copying (study, compare)"]
+    own.write_text(render_page("Copying before", "", "today"))
+    assert "Copying before (study, compare/copy-0123)" in list_results(str(tmp_path))[0]
 
 
 def test_a_packed_study_is_drawn_once(tmp_path, monkeypatch):

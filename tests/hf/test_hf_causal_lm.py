@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
+from qwen3_pair import SIZES, SPEC, VOCABULARY, copy_qwen3_weights, tiny_qwen3
 from safetensors.torch import load_file, save_file
 
 from whence import Alibi, Rotary, WhenceError
@@ -24,9 +25,6 @@ from whence.hf import (
 from whence.models import PRESETS, ModelSpec, build
 from whence.position.expression import build_position
 
-VOCABULARY = 40
-SIZES = {"embed_dim": 24, "heads": 4, "num_kv_heads": 2, "head_dim": 8, "layers": 2, "ffn_dim": 36}
-SPEC = ModelSpec("decoder", VOCABULARY, **{**PRESETS["qwen3-20m"], **SIZES})
 PRIOR = "rotary + PowerPrior(alpha=0.3, beta=0.7)"
 #: a prior, absolute positions at the input, and positions that count from the query
 POSITIONS = (PRIOR, "Learned(max_length=64) + alibi", "Epar(length='query', learnable=True)")
@@ -373,39 +371,11 @@ def test_invalid_calls_raise(model, call, message):
         call(model)
 
 
-def test_arguments_it_has_no_meaning_for_raise(model):
-    with pytest.raises(TypeError, match="position_ids"):
-        model(tokens(), position_ids=torch.arange(8)[None])
-
-
 def test_the_shape_is_that_of_qwen3_in_transformers():
     """RMSNorm, SwiGLU, QK-norm, grouped queries, rotation and tied embeddings, against an implementation of others."""
-    config = transformers.Qwen3Config(
-        vocab_size=40, hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-6, tie_word_embeddings=True, initializer_range=0.3,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, attn_implementation="eager",
-    )  # fmt: skip
-    torch.manual_seed(0)
-    theirs = transformers.Qwen3ForCausalLM(config).double().eval()
-    with torch.no_grad():
-        for name, weight in theirs.named_parameters():
-            if "norm" in name:
-                weight.normal_()
+    theirs = tiny_qwen3()
     ours = build(SPEC, Rotary(base=1e6)).double().eval()
-    names = {
-        "embed_tokens": "embedding", "input_layernorm": "attention_norm", "post_attention_layernorm": "feed_forward_norm",
-        "self_attn.q_proj": "attention.queries", "self_attn.k_proj": "attention.keys", "self_attn.v_proj": "attention.values",
-        "self_attn.o_proj": "attention.out", "self_attn.q_norm": "attention.query_norm",
-        "self_attn.k_norm": "attention.key_norm", "mlp.gate_proj": "feed_forward.gate", "mlp.up_proj": "feed_forward.into",
-        "mlp.down_proj": "feed_forward.out",
-    }  # fmt: skip
-    state = {}
-    for name, weight in theirs.model.named_parameters():
-        for old, new in names.items():
-            name = name.replace(f"{old}.", f"{new}.")
-        state["body." + ("final_norm.weight" if name == "norm.weight" else name)] = weight
-    missing, unexpected = ours.load_state_dict(state, strict=False)
-    assert not unexpected and all("position" in name for name in missing)
+    copy_qwen3_weights(theirs, ours)
     text = torch.randint(40, (2, 11), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         torch.testing.assert_close(ours(text), theirs(text).logits, rtol=1e-5, atol=1e-5)

@@ -16,6 +16,7 @@ from whence.models import build, qwen3_134m
 from whence.models.spec import ModelSpec
 from whence.position.expression import ModelDims
 from whence_papers import FOLDER
+from whence_papers.prior import figure
 from whence_papers.prior.__main__ import write_figures
 from whence_papers.prior.task import PretrainingText, find_prior
 
@@ -121,6 +122,23 @@ def test_the_figure_is_drawn_from_the_records(small_run, tmp_path):
     (tmp_path / "other").mkdir()
     with pytest.raises(WhenceError, match=r"whence run prior"):
         write_figures(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["prior-gpu-134m", "prior-gpu"])
+def test_the_ticks_of_perplexity_enclose_the_values(name, monkeypatch, tmp_path):
+    """From the committed records: the ticks ended at 100 below a perplexity of 186."""
+    reader = records.RecordReader()
+    (folder,) = (
+        path for path in reader.find_folders(FOLDER / "results", "study.json") if path.name.rpartition("-")[0] == name
+    )
+    drawn = []
+    monkeypatch.setattr(figure, "save", lambda drawing, *rest: drawn.append(drawing))
+    figure.draw_prior(figure.read_runs(reader.folder(folder)), tmp_path / "unused.png")
+    axes = drawn[0].axes[1]
+    low, high = axes.dataLim.intervaly
+    ticks = axes.get_yticks()
+    assert ticks[0] <= low and high <= ticks[-1] and 4 <= len(ticks) <= 10
+    assert [text.get_text() for text in axes.get_yticklabels()] == [f"{tick:g}" for tick in ticks]
 
 
 def test_a_folder_of_other_tokens_is_refused_and_one_can_be_named(small_run, monkeypatch):

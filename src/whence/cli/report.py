@@ -45,6 +45,7 @@ whence report build/probe
 whence report build/probe/FIRST build/probe/SECOND --out comparison.html"""
 
 RESULTS = Path("results")
+REPORT = "report.html"
 
 
 def report(
@@ -110,7 +111,7 @@ def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
         reports.append({"kind": "benchmarks", "report": page, **summarize_benchmarks(findings)})
     for trial in trials:
         findings = write_trial_report(trial, out)
-        reports.append({"kind": "trial", "report": out or trial / "report.html", **summarize_trial(findings)})
+        reports.append({"kind": "trial", "report": out or trial / REPORT, **summarize_trial(findings)})
     for probe in probes:
         page, findings = probe_report.write_report(probe, out)
         print(f"report: {page}")
@@ -132,7 +133,7 @@ def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
     if folders:
         studies: list[dict[str, Any]] = []
         page = write_report(
-            folders, out or folder / "report.html", None, f"whence report {folder}", _print_warning, studies.append
+            folders, out or folder / REPORT, None, f"whence report {folder}", _print_warning, studies.append
         )
         print(f"report: {page}")
         reports.append({"kind": "studies", "report": page, "studies": [summarize_study(study) for study in studies]})
@@ -146,11 +147,13 @@ def write_report(
     command: str,
     warn: Callable[[str], None] = lambda problem: None,
     on_study: Callable[[dict[str, Any]], None] = lambda study: None,
+    study_reports: bool = False,
 ) -> Path:
     """Write one self-contained HTML report of several studies.
 
     It shows the commands that the studies store, or ``command`` if they store none. ``warn`` is called for each record
-    that cannot be read, and ``on_study`` with the findings of each study.
+    that cannot be read, and ``on_study`` with the findings of each study. With ``study_reports`` each study gets a report
+    in its own folder too, with the same numbers: the comparisons of all of them are one family.
     """
     from whence import records
     from whence.lab.results import collect_findings, load_study
@@ -165,6 +168,9 @@ def write_report(
             warn(f"{study['name']}: {problem}")
         on_study(study)
     records.write_text(out, page(findings))
+    if study_reports:
+        for study, folder, own in zip(studies, folders, findings["studies"], strict=True):
+            records.write_text(folder / REPORT, page({**findings, "title": title_studies([study]), "studies": [own]}))
     return out
 
 

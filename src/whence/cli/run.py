@@ -45,7 +45,10 @@ def run(
     ],
     jobs: Annotated[
         int | None,
-        typer.Option(help="Number of runs at a time. Default: all cores or GPUs, or the whole cluster.", min=1),
+        typer.Option(
+            help="Number of runs or experiments at a time. Default: all cores or GPUs, or the whole cluster; 1 with --quick.",
+            min=1,
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("results"),
     folder: Annotated[Path | None, typer.Option(help="Folder with study files. Default: studies.")] = None,
@@ -63,7 +66,9 @@ def run(
     shard: Annotated[str | None, typer.Option(help="i/n: every n-th run from the i-th on, for array jobs.")] = None,
     as_json: JsonOption = False,
 ) -> None:
+    from whence.lab.executors import default_jobs
     from whence.lab.experiment import Experiment
+    from whence.lab.experiment_runs import compute_experiments
     from whence.lab.study import Study
     from whence.lab.study_files import STUDIES_FOLDER, find_study_file, load_study_file, parse_options
 
@@ -77,10 +82,8 @@ def run(
     loaded = select_by_name(load_study_file(path, scale, options), only or [], path)
     experiments = [one for one in loaded if isinstance(one, Experiment)]
     if experiments:
-        if jobs is not None:
-            raise usage_error(
-                "whence run --jobs", str(jobs), f"{path.name} has experiments, which run one by one", "leave out --jobs"
-            )
+        jobs = jobs or (1 if quick else default_jobs())
+        compute_experiments(experiments, path, scale, options, out, quick=quick, jobs=jobs)
         run_experiments(experiments, out, quick, results)
         return
     if quick:
@@ -200,7 +203,8 @@ def run_studies(
     shard: str | None = None,
     results: dict[str, Any] | None = None,
 ) -> None:
-    """Run several studies and write one report. The exit code is 1 if a run failed or a record cannot be read.
+    """Run several studies, and write one report of them and one of each in its own folder. The exit code is 1 if a run failed
+    or a record cannot be read.
 
     Args:
         title: title of the report; None for one from the studies.
@@ -209,7 +213,7 @@ def run_studies(
         results: a dictionary to add what ``--json`` prints to.
     """
     from whence.cli.live_table import show_arms
-    from whence.cli.report import write_report
+    from whence.cli.report import REPORT, write_report
     from whence.lab.executors import process_rank
     from whence.lab.sequential import run_until_decided
     from whence.lab.sources import pin_sources
@@ -229,7 +233,7 @@ def run_studies(
     problems += [describe_divergence(run, s.outcome.folder) for s in states for run in s.outcome.diverged]
     unfinished = sum(len(state.outcome.unfinished) for state in states)
     results = {} if results is None else results
-    results.update(folder=out, report=None, unfinished_runs=unfinished, problems=problems, studies=[])
+    results.update(folder=out, report=None, study_reports=[], unfinished_runs=unfinished, problems=problems, studies=[])
     if unfinished:
         print(f"the time limit was reached; run the command again to resume {count_runs(unfinished)}", file=sys.stderr)
     for line in [*(note for state in states for note in state.outcome.notes), *problems]:
@@ -245,18 +249,19 @@ def run_studies(
         return
     findings: list[dict[str, Any]] = []
     page = write_report(
-        folders, out / "report.html", title, records.rerun_command() or "whence", on_study=findings.append
+        folders, out / REPORT, title, records.rerun_command() or "whence", on_study=findings.append, study_reports=True
     )
+    own_pages = [folder / REPORT for folder in folders]
     print_summary(findings)
     print(f"report: {page}")
     others = len(records.find_folders(out, "study.json")) - len(folders)
     if others > 0:
         names = ", ".join(study["name"] for study in findings)
         print(
-            f"It holds {names}; {out} has {others} other {'study' if others == 1 else 'studies'}, and whence report {out} writes one "
-            "page of all.",
+            f"It holds {names}; {out} has {others} other {'study' if others == 1 else 'studies'}. Each study keeps its report in "
+            f"its own folder, such as {own_pages[0]}. One page of all: whence report {out}",
             file=sys.stderr,
         )
-    results.update(report=page, studies=[summarize_study(study) for study in findings])
+    results.update(report=page, study_reports=own_pages, studies=[summarize_study(study) for study in findings])
     if problems:
         raise typer.Exit(1)

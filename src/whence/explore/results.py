@@ -52,7 +52,8 @@ def find_reports(folder: Path) -> list[FoundReport]:
         reports = [name for name in REPORTS if name in names]
         for name in reports:
             title = _read_title(path / name)
-            if title is not None:  # the studies of a comparison are folders beside their report
+            alike = any(one.title == title and one.path.parent in path.parents for one in found)
+            if title is not None and not alike:  # the studies of a comparison are folders beside their report
                 found.append(FoundReport(path / name, title, kind or _find_kind_below(path) or "report", True))
         covered = any(one.has_report and one.path.parent in path.parents for one in found)
         if kind and not reports and not covered:

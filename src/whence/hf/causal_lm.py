@@ -18,6 +18,7 @@ from torch import Tensor
 
 from whence import plugins
 from whence.errors import WhenceError, require_package, usage_error
+from whence.hf.position_ids import resolve_position_ids
 from whence.hf.settings import describe, difference
 from whence.models import Caches, Decoder, ModelSpec, build
 from whence.models.inspection import reference_backend
@@ -186,7 +187,8 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
     """A decoder with any Position as a causal language model of transformers.
 
     Its logits are those of ``self.decoder``, a ``whence.models.Decoder``. ``attention_mask`` is 1 for real tokens, with padding
-    on either side; padding takes no position, so there are no ``position_ids``. ``generate`` uses the decoder's own caches.
+    on either side; padding takes no position, so ``position_ids`` are only needed for other positions than those of counting.
+    ``generate`` uses the decoder's own caches.
 
     Example::
 
@@ -264,6 +266,7 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         segment_ids: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
+        position_ids: Tensor | None = None,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Next-token logits ``[B, T, vocab_size]``.
 
@@ -279,6 +282,9 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
             logits_to_keep: compute logits for the last ``n`` tokens only, or for these indices; 0 for all.
             segment_ids: ``[B, T]`` segments of packed sequences.
             num_items_in_batch: divides the sum of the losses, as Trainer passes it; by default the number of labels.
+            position_ids: ``[B, T]`` or ``[1, T]`` positions that increase in each segment; by default the real tokens before
+                each token of its segment are counted, which continues after those of the cache. As in transformers, ids that
+                start again are packed sequences, where neither a mask nor a cache is passed.
         """
         if input_ids is None:
             got, rule = "no input_ids", "the decoder embeds tokens itself"
@@ -287,14 +293,20 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         config, body = self.config, self.decoder.body
         wants_weights = config.output_attentions if output_attentions is None else output_attentions
         wants_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        key_mask, positions = _new_key_mask(attention_mask, input_ids, cache), None
+        caches = None if cache is None else cache.caches
+        if position_ids is not None:
+            body.check_tokens(input_ids)
+            positions, segment_ids = resolve_position_ids(body, position_ids, input_ids, key_mask, segment_ids, caches)
         weights: list[Tensor] | None = [] if wants_weights else None
         states: list[Tensor] | None = [] if wants_states else None
         with nullcontext() if weights is None else reference_backend(body):
             x = body(
                 input_ids,
-                key_mask=_new_key_mask(attention_mask, input_ids, cache),
+                positions=positions,
+                key_mask=key_mask,
                 segment_ids=segment_ids,
-                cache=None if cache is None else cache.caches,
+                cache=caches,
                 weights_into=weights,
                 states_into=states,
             )
@@ -328,6 +340,9 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         if generation_config.use_cache is not False and model_kwargs.get("past_key_values") is None:
             model_kwargs["past_key_values"] = DecoderCache(self.decoder.caches())
+
+    def _prepare_position_ids_for_generation(self, inputs_tensor: Any, model_kwargs: dict[str, Any]) -> Any:
+        return None  # the decoder counts them from the mask and the cache
 
     def _init_weights(self, module: Any) -> None:
         """Nothing: ``build`` has initialized every weight."""

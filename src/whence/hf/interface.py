@@ -336,6 +336,7 @@ def _describe_own_call(module: Attention, x: Tensor, kwargs: dict[str, Any]) -> 
     q, k, v = module.project(x)
     clock = evaluate_clock(module.position, x, module.heads)
     key_mask, segment_ids, cache = kwargs.get("key_mask"), kwargs.get("segment_ids"), kwargs.get("cache")
+    positions = kwargs.get("positions")
     entries = None if cache is None else cache.entries()  # with the tokens of this call
     if entries is not None:
         k, v, key_mask = entries.k.transpose(1, 2), entries.v.transpose(1, 2), entries.real
@@ -347,6 +348,15 @@ def _describe_own_call(module: Attention, x: Tensor, kwargs: dict[str, Any]) -> 
                 "a captured forward pass has its segments in one call",
                 "call the model on all tokens at once, without a cache",
             )
+        counts = (entries.real.cumsum(-1) - 1 == entries.positions) | ~entries.real
+        if not bool(counts.all()):
+            raise usage_error(
+                "capture(...)",
+                "position_ids with gaps in a cache",
+                "a captured forward pass has all its tokens in one call",
+                "call the model on all tokens at once, without a cache",
+            )
+        positions = None
     if key_mask is not None and bool(key_mask.all()):
         key_mask = None
     slots = torch.arange(k.shape[2], device=q.device)
@@ -363,7 +373,7 @@ def _describe_own_call(module: Attention, x: Tensor, kwargs: dict[str, Any]) -> 
     dtype = torch.promote_types(q.dtype, v.dtype)
     position = module.position
     return AttentionCall(
-        module, q.to(dtype), k.to(dtype), v.to(dtype), position, position, info, None, module.scale, clock=clock,
+        module, q.to(dtype), k.to(dtype), v.to(dtype), position, position, info, positions, module.scale, clock=clock,
         q_input=x if position.reads_input else None,
     )  # fmt: skip
 

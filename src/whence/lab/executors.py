@@ -9,14 +9,12 @@ from __future__ import annotations
 import inspect
 import os
 import queue
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from multiprocessing import active_children, connection, get_context, parent_process
+from multiprocessing import active_children, connection, get_context
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -25,6 +23,7 @@ import torch
 from whence.errors import Terminated, WhenceError, usage_error
 from whence.lab.study import Run
 from whence.lab.training import Progress, catch_stop_signals
+from whence.lab.workers import end_with_parent
 from whence.plugins import (
     EXECUTORS,
     PluginReference,
@@ -330,21 +329,12 @@ _messages: Any = None
 
 
 def _prepare_worker(device: str | None, messages: Any) -> None:
-    """Give a worker its GPU, before it uses CUDA, and let it end with its parent, which handles interrupts.
-
-    After kill -9 of the parent nothing else would stop a worker, and a second command would meet it at the same run.
-    """
+    """Give a worker its GPU, before it uses CUDA, and let it end with its parent."""
     global _messages
     _messages = messages
     if device is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with, args=(parent_process(),), daemon=True).start()
-
-
-def _exit_with(parent: Any) -> None:
-    parent.join()
-    os._exit(1)
+    end_with_parent()
 
 
 def _execute_one(execute: Execute, run: Run, folder: Path, index: int) -> dict[str, Any]:

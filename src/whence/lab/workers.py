@@ -1,17 +1,35 @@
-"""What a worker on another machine needs before it trains: the folder, the variables and the code of the main process."""
+"""What a worker process needs before it works: the folder, the variables and the code of the main process, and its end."""
 
 from __future__ import annotations
 
 import os
 import platform
+import signal
+import threading
 from dataclasses import dataclass, field
+from multiprocessing import parent_process
 from pathlib import Path
+from typing import Any
 
 from whence import records
 from whence.errors import usage_error
 
 #: prefixes of environment variables that workers get, beside PYTHONPATH
 PREFIXES = ("WHENCE_", "HF_")
+
+
+def end_with_parent() -> None:
+    """Leave interrupts to the parent of this process, and end with it.
+
+    After kill -9 of the parent nothing else would stop a worker, and a second command would meet it at the same run.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with, args=(parent_process(),), daemon=True).start()
+
+
+def _exit_with(parent: Any) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def list_variables() -> dict[str, str]:

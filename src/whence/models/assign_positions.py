@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from whence.attention import explain, without_embedding
 from whence.errors import usage_error
@@ -48,10 +50,9 @@ def assign_positions(spec: ModelSpec, position: PerLayer | None, *, causal: bool
     layers = tuple(without_embedding(each) for each in per_layer)
     for each in dict.fromkeys(layers):  # a shared one is checked once
         _check_attention(spec, each, spec.causal if causal is None else causal)
-    zeros = torch.zeros(1, 1, dtype=torch.long)
     for part in at_input:
-        with torch.no_grad():
-            part.embed(torch.zeros(1, 1, spec.embed_dim, device=_device(part)), zeros.to(_device(part)))
+        with _runnable(part) as runnable:
+            runnable.embed(torch.zeros(1, 1, spec.embed_dim), torch.zeros(1, 1, dtype=torch.long))
     return AssignedPositions(at_input, layers)
 
 
@@ -97,16 +98,26 @@ def _require_same_input(positions: list[Position]) -> None:
 
 def _check_attention(spec: ModelSpec, position: Position, causal: bool) -> None:
     """Let ``attend`` check the arguments of a forward pass, so that errors come before any weight is created."""
-    q = torch.zeros(1, spec.heads, 1, spec.effective_head_dim, device=_device(position))
-    k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.effective_head_dim, device=q.device)
-    with torch.no_grad():
-        x = torch.zeros(1, 1, spec.embed_dim, device=q.device)
+    with _runnable(position) as position:
+        q = torch.zeros(1, spec.heads, 1, spec.effective_head_dim)
+        k = torch.zeros(1, spec.num_kv_heads or spec.heads, 1, spec.effective_head_dim)
+        x = torch.zeros(1, 1, spec.embed_dim)
         clock, q_input = evaluate_clock(position, x, spec.heads), x if position.reads_input else None
         explain(q, k, k, position=position, clock=clock, q_input=q_input, causal=causal)
 
 
-def _device(position: Position) -> torch.device:
-    """The device of a mechanism's tensors; the model may be moved there later."""
-    for tensor in (*position.parameters(), *position.buffers()):
-        return tensor.device
-    return torch.get_default_device()
+@contextmanager
+def _runnable(position: Position) -> Iterator[Position]:
+    """The mechanism, with its device as the default inside the block; the model may be moved to another later.
+
+    One on the meta device has no values: a copy with torch's fake tensors takes its place, so that shapes are checked.
+    """
+    tensors = (*position.parameters(), *position.buffers())
+    device = tensors[0].device if tensors else torch.get_default_device()
+    if device.type != "meta":
+        with torch.no_grad(), device:
+            yield position
+        return
+    blank = copy.deepcopy(position)
+    with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
+        yield blank.to_empty(device="cpu")

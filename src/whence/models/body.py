@@ -91,6 +91,7 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         *,
+        positions: Tensor | None = None,
         key_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         cache: KVCache | None = None,
@@ -101,10 +102,10 @@ class Layer(nn.Module):
 
         ``between`` is applied between attention and the feed-forward network: the cross-attention of a ``DecoderLayer``.
         """
-        if self.norm == "pre":
-            x = x + self._attention_output(self.attention_norm(x), key_mask, segment_ids, cache, weights_into)
-        else:
-            x = self.attention_norm(x + self._attention_output(x, key_mask, segment_ids, cache, weights_into))
+        attended = self.attention_norm(x) if self.norm == "pre" else x
+        x = x + self._attention_output(attended, positions, key_mask, segment_ids, cache, weights_into)
+        if self.norm == "post":
+            x = self.attention_norm(x)
         if between is not None:
             x = between(x)
         if self.norm == "pre":
@@ -114,13 +115,21 @@ class Layer(nn.Module):
     def _attention_output(
         self,
         x: Tensor,
+        positions: Tensor | None,
         key_mask: Tensor | None,
         segment_ids: Tensor | None,
         cache: KVCache | None,
         weights_into: list[Tensor] | None,
     ) -> Tensor:
         return_weights = weights_into is not None
-        out = self.attention(x, key_mask=key_mask, segment_ids=segment_ids, cache=cache, return_weights=return_weights)
+        out = self.attention(
+            x,
+            positions=positions,
+            key_mask=key_mask,
+            segment_ids=segment_ids,
+            cache=cache,
+            return_weights=return_weights,
+        )
         if weights_into is not None:
             out, weights = out
             weights_into.append(weights)
@@ -153,6 +162,7 @@ class Body(nn.Module):
         self,
         tokens: Tensor,
         *,
+        positions: Tensor | None = None,
         key_mask: Tensor | None = None,
         segment_ids: Tensor | None = None,
         cache: Caches | None = None,
@@ -161,16 +171,16 @@ class Body(nn.Module):
     ) -> Tensor:
         """Tokens ``[B, T]`` to vectors ``[B, T, embed_dim]``. A call that raises leaves the caches unchanged.
 
-        Attention weights of each layer are appended to ``weights_into``. The input of each layer, and the result, are appended
-        to ``states_into``.
+        ``positions`` ``[B, T]`` are counted by default. Attention weights of each layer are appended to ``weights_into``. The
+        input of each layer, and the result, are appended to ``states_into``.
         """
         self.check_tokens(tokens)
         if cache is None:
-            return self._run_layers(tokens, key_mask, segment_ids, None, weights_into, states_into)
+            return self._run_layers(tokens, positions, key_mask, segment_ids, None, weights_into, states_into)
         self._check_caches(cache)
         before = cache.mark()
         try:
-            return self._run_layers(tokens, key_mask, segment_ids, cache, weights_into, states_into)
+            return self._run_layers(tokens, positions, key_mask, segment_ids, cache, weights_into, states_into)
         except Exception:
             cache.restore(before)  # the layer that raised removes its own tokens only
             raise
@@ -206,20 +216,23 @@ class Body(nn.Module):
     def _run_layers(
         self,
         tokens: Tensor,
+        positions: Tensor | None,
         key_mask: Tensor | None,
         segment_ids: Tensor | None,
         cache: Caches | None,
         weights_into: list[Tensor] | None,
         states_into: list[Tensor] | None,
     ) -> Tensor:
-        positions = self._count_positions(tokens, key_mask, segment_ids, cache) if len(self.at_input) else None
-        x = self._embed(tokens, positions)
+        at_input = positions
+        if at_input is None and len(self.at_input):
+            at_input = self.count_positions(tokens, key_mask, segment_ids, cache)
+        x = self._embed(tokens, at_input)
         for layer, layer_cache in zip(self.layers, cache or [None] * len(self.layers), strict=True):
             if states_into is not None:
                 states_into.append(x)
             x = self._run_layer(
-                layer, x, layer_cache, key_mask=key_mask, segment_ids=segment_ids, weights_into=weights_into
-            )
+                layer, x, layer_cache, positions=positions, key_mask=key_mask, segment_ids=segment_ids, weights_into=weights_into
+            )  # fmt: skip
         x = self.final_norm(x)
         if states_into is not None:
             states_into.append(x)
@@ -240,7 +253,7 @@ class Body(nn.Module):
             x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, positions), x, "x")
         return self.dropout(x)
 
-    def _count_positions(
+    def count_positions(
         self, tokens: Tensor, key_mask: Tensor | None, segment_ids: Tensor | None, cache: Caches | None
     ) -> Tensor:
         """The position of each token, counted as attention counts it in every layer."""

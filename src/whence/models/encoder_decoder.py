@@ -106,7 +106,7 @@ class DecoderBody(Body):
     def _run_decoder(
         self, tokens: Tensor, source: EncodedSource, key_mask: Tensor | None, cache: Caches | None
     ) -> Tensor:
-        positions = self._count_positions(tokens, key_mask, None, cache)
+        positions = self.count_positions(tokens, key_mask, None, cache)
         x = self._embed(tokens, positions)
         shared = _explicit_positions(positions)
         caches = cache or [None] * len(self.layers)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.attention import Attention
 from whence.errors import WhenceError, require_package, usage_error
 from whence.probe.tasks.task import Prompt, Span
 
@@ -89,11 +90,13 @@ class ProbedModel:
     def supports_branching(self) -> bool:
         """Whether several answers can share one forward pass. This needs explicit positions, and no window in any layer.
 
-        Attention that whence replaced accepts only masks that whence built. A model family that does not use the
-        attention interface of transformers may build its own mask.
+        Attention that whence replaced accepts only masks that whence built, and a decoder of whence.models takes no mask
+        over pairs. A model family that does not use the attention interface of transformers may build its own mask.
         """
         config = self.config
         if getattr(self.model.config, "_attn_implementation", None) == "whence" or self.capture_error:
+            return False
+        if any(isinstance(module, Attention) for module in self.model.modules()):
             return False
         kinds = getattr(config, "layer_types", None)
         windowed = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,11 @@ STYLES = {
 }
 #: the reference of the source, in nats; on another text with another tokenizer
 PUBLISHED_LOSS = 4.9266
+#: the leading numbers of the ticks of a logarithmic axis, from many ticks to few
+TICK_STEPS = ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
+MAX_TICKS = 10
+#: space beyond the first and the last tick, for the marks
+MARGIN = 1.03
 
 
 def read_runs(records: RecordFolder) -> list[dict[str, Any]]:
@@ -70,9 +76,9 @@ def draw_prior(runs: Sequence[Mapping[str, Any]], path: Path) -> None:
     label(panels[1], "beyond the trained length", "length over trained length", "perplexity")
     label(panels[2], "learned alpha", "layer", "|alpha|")
     label(panels[3], "learned beta", "layer", "beta")
-    for axes in (panels[1], panels[2]):
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("{x:g}" if axes is panels[1] else NullFormatter())
+    _set_ticks(panels[1])
+    panels[2].yaxis.set_major_formatter("{x:g}")
+    panels[2].yaxis.set_minor_formatter(NullFormatter())
     legend_above(figure, panels[0], 4)
     letters(panels)
     counts = sorted({len(own) for own in by_arm.values()})
@@ -114,6 +120,32 @@ def _draw_lengths(axes: Axes, runs: Sequence[Mapping[str, Any]], style: SeriesSt
     axes.plot(multiples, values, **style.line() | style.points(4))
     axes.set_xticks(multiples, [f"{multiple}x" for multiple in multiples])
     axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _set_ticks(axes: Axes) -> None:
+    """Labelled ticks on a logarithmic axis, from one at or below the smallest value to one at or above the largest."""
+    from matplotlib.ticker import NullLocator
+
+    ticks = choose_ticks(*axes.dataLim.intervaly)
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.set_ylim(ticks[0] / MARGIN, ticks[-1] * MARGIN)
+
+
+def choose_ticks(low: float, high: float) -> list[float]:
+    """Round numbers that enclose a range of positive values; at most ``MAX_TICKS`` if the range allows it.
+
+    >>> choose_ticks(53.7, 186.0), choose_ticks(8.0, 2500.0)
+    ([50.0, 60.0, 80.0, 100.0, 120.0, 150.0, 200.0], [5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0])
+    """
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in TICK_STEPS:
+        every = [float(f"{step}e{decade}") for decade in decades for step in steps]
+        first = max(index for index, tick in enumerate(every) if tick <= low)
+        last = min(index for index, tick in enumerate(every) if tick >= high)
+        if last - first < MAX_TICKS:
+            break
+    return every[first : last + 1]
 
 
 def _draw_parameter(axes: Axes, name: str, run: Mapping[str, Any], style: SeriesStyle, shift: float) -> None:
