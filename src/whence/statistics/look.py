@@ -59,20 +59,34 @@ class Look:
         if count < 2:
             note = "fewer than two common seeds have a value"
             return untested_contrast(first, second, estimate, missing, count, note)
-        if self.constant:
+        interval = self._interval(index, count)
+        if interval is None:
             return self._judge_constant(first, second, float(estimate or 0.0), missing, count, needed=needed)
-        estimate, error, freedom = self.tests[index]
-        reach = error * self.reference.critical_t(self.level, freedom)
-        low, high = estimate - reach, estimate + reach
-        p = min(1.0, self.reference.p(estimate / error, freedom) * self.plan.alpha / self.level)
+        low, high, p = interval
+        estimate = self.estimate(index)
         if before.interval is not None and before.p is not None and estimate in before.interval:
             low, high, p = max(low, before.interval.low), min(high, before.interval.high), min(p, before.p)
-        verdict = read_verdict(low, high, self.plan, count)
-        further = None
-        if needed and verdict == "undecided":
-            further = self._seeds_needed(estimate, error, freedom, count)
-        interval = Interval(low, high, 1 - self.plan.alpha)
-        return Contrast(first, second, estimate, interval, p, verdict, count, missing, further)
+        verdict = self._read_verdict(index, low, high, count)
+        further = self._seeds_needed(index, count) if needed and verdict == "undecided" else None
+        return Contrast(
+            first, second, estimate, Interval(low, high, 1 - self.plan.alpha), p, verdict, count, missing, further
+        )
+
+    def estimate(self, index: int) -> float:
+        """The mean difference of a contrast that is tested."""
+        return self.tests[index][0]
+
+    def _interval(self, index: int, count: int) -> tuple[float, float, float] | None:
+        """Both ends of the interval of this look alone, and its p; None if no difference varies."""
+        if self.constant:
+            return None
+        estimate, error, freedom = self.tests[index]
+        reach = error * self.reference.critical_t(self.level, freedom)
+        p = min(1.0, self.reference.p(estimate / error, freedom) * self.plan.alpha / self.level)
+        return estimate - reach, estimate + reach, p
+
+    def _read_verdict(self, index: int, low: float, high: float, count: int) -> str:
+        return read_verdict(low, high, self.plan, count)
 
     def _judge_constant(
         self, first: str, second: str, estimate: float, missing: tuple[Any, ...], count: int, *, needed: bool
@@ -96,8 +110,9 @@ class Look:
         note = "no difference varies from seed to seed, so there is no interval, and the sign-flip test decides"
         return Contrast(first, second, estimate, None, p, verdict, count, missing, further, note)
 
-    def _seeds_needed(self, estimate: float, error: float, freedom: float, count: int) -> int | None:
+    def _seeds_needed(self, index: int, count: int) -> int | None:
         """Further seeds with which a true difference as large as the estimate would be decided with ``POWER``."""
+        estimate, error, freedom = self.tests[index]
         room = [abs(estimate)] + ([self.plan.margin - abs(estimate)] if self.plan.margin is not None else [])
         size = max(room) / (error * count**0.5)
         return count_further_seeds(size, count, freedom, self.plan.look_levels()[-1], self.family, self.reference)

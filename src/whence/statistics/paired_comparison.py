@@ -8,7 +8,7 @@ and equivalent are all read off the same simultaneous intervals, and ``alpha`` i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from numbers import Integral, Real
@@ -83,6 +83,14 @@ def compare_paired(
     """
     if not isinstance(draws, Integral) or draws < 100:
         raise usage_error("compare_paired(draws=...)", repr(draws), "at least 100 are needed", f"try {DRAWS}")
+    return judge_looks(values, plan, Look, draws=draws, seed=seed, references=references)
+
+
+def judge_looks(
+    values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan, make_look: Callable[..., Look], *,
+    draws: int = DRAWS, seed: int = 0, references: dict[Any, Reference] | None = None,
+) -> PairedComparison:  # fmt: skip
+    """The contrasts after every look of the plan that the values reach. ``make_look`` has the arguments of ``Look``."""
     arms, seeds, table = _tabulate(values, plan)
     pairs = [(arm, 0) for arm in range(1, len(arms))]
     if plan.family == "pairs":
@@ -96,7 +104,7 @@ def compare_paired(
     for number, count in enumerate(looks):
         level, last = levels[number], number + 1 == len(looks)
         enough = max(draws, math.ceil(20 / level))
-        look = Look(arms, seeds[:count], table[:count], pairs, plan, level, enough, seed, references)
+        look = make_look(arms, seeds[:count], table[:count], pairs, plan, level, enough, seed, references)
         judged = [
             keep_claim(before, look.judge(index, before, needed=last), number + 1, plan)
             for index, before in enumerate(judged)
