@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from whence.errors import require_package
+from whence.errors import require_package, usage_error
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.contrasts import Contrast, read_verdict
 from whence.statistics.further_seeds import MOST_SEEDS
@@ -55,6 +55,9 @@ def compare_items(
     >>> few.verdict, round(few.interval.high, 1), few.seeds_needed, many.verdict
     ('undecided', 36.9, 175, 'equivalent')
     """
+    if plan.scale != "value":
+        rule = "a bound on items that were not seen needs differences of values"
+        raise usage_error("compare_items(plan)", f"scale={plan.scale!r}", rule, "use the scale 'value'")
     if largest is not None:
         return judge_looks(values, plan, partial(ItemLook, largest), references=references)
     comparison = compare_paired(values, replace(plan, margin=None), references=references)

@@ -28,7 +28,9 @@ class Look:
         filled = numpy.nan_to_num(table)[None]
         unit = float(abs(filled).max()) or 1.0  # squares of very large or small values would leave the range of a float
         filled /= unit
-        self.noise = rounding_error(filled.ravel().tolist())
+        # the error of a logarithm is at least the relative error of its value, also where the logarithm is near 0
+        least = [1.0 / unit] if plan.scale == "log" else []
+        self.noise = rounding_error(filled.ravel().tolist() + least)
         residuals = self.layout.residuals(self.layout.center(filled)[1])
         self.constant = math.sqrt(float(self.layout.pooled_variance(residuals)[0])) <= self.noise
         self.noise *= unit
@@ -100,7 +102,7 @@ class Look:
         if not differs:
             estimate = 0.0
         rejects_others = 2.0 ** (1 - count) * self.family <= self.level
-        within = self.plan.margin is not None and abs(estimate) < self.plan.margin
+        within = self.plan.limit is not None and abs(estimate) < self.plan.limit
         p = min(1.0, 2.0 ** (1 - count) * self.family * self.plan.alpha / self.level) if differs else 1.0
         verdict = read_verdict(estimate, estimate, self.plan, count) if rejects_others else "undecided"
         further = None
@@ -113,6 +115,6 @@ class Look:
     def _seeds_needed(self, index: int, count: int) -> int | None:
         """Further seeds with which a true difference as large as the estimate would be decided with ``POWER``."""
         estimate, error, freedom = self.tests[index]
-        room = [abs(estimate)] + ([self.plan.margin - abs(estimate)] if self.plan.margin is not None else [])
+        room = [abs(estimate)] + ([self.plan.limit - abs(estimate)] if self.plan.limit is not None else [])
         size = max(room) / (error * count**0.5)
         return count_further_seeds(size, count, freedom, self.plan.look_levels()[-1], self.family, self.reference)
