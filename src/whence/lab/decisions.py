@@ -117,8 +117,7 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         without = [seed for seed in comparison.seeds if None in (scaled[name].get(seed, 0.0) for name in pair)]
         if baseline not in pair:
             sentence = describe_verdict(contrast, comparison.plan, without)
-            shown = _show(contrast, plan).to_json()
-            others.append(shown | {"left_out": without, "sentence": sentence})
+            others.append(_show(contrast, plan).to_json() | {"left_out": without, "sentence": sentence})
             continue
         if contrast.estimate is None:  # the arms have no common seed: not compared
             continue

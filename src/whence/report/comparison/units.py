@@ -87,12 +87,12 @@ def choose_units(study: dict[str, Any]) -> Units:
     label = f"{name_metric(study['metric'])} (%)" if percent else name_metric(study["metric"])
     is_log = study["metric"] == "perplexity"
     decimals = min(decimals, 2) if percent else decimals
-    return Units(label, is_log, value_factor, comparison_factor, decimals, bool(comparison) and is_ratio(comparison))
+    return Units(label, is_log, value_factor, comparison_factor, decimals, is_ratio(comparison))
 
 
-def is_ratio(comparison: dict[str, Any]) -> bool:
+def is_ratio(comparison: dict[str, Any] | None) -> bool:
     """Whether arms are compared by ratios, whose differences are in per cent."""
-    return comparison.get("scale") == "log"
+    return comparison is not None and comparison.get("scale") == "log"
 
 
 def reverse_ratio(percent: float) -> float:
@@ -112,7 +112,7 @@ def difference_unit(study: dict[str, Any]) -> str:
     """
     if study["metric"] in PERCENT_METRICS:
         return "points"
-    return "%" if is_ratio(study.get("comparison") or {}) else ""
+    return "%" if is_ratio(study.get("comparison")) else ""
 
 
 def values_of(study: dict[str, Any], name: str | None, split: str, factor: float) -> dict[str, float]:

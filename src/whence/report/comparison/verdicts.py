@@ -140,7 +140,7 @@ def _forest_figure(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str
     chart = forest_plot(study, choose_units(study), styles, significant)
     if not chart:
         return ""
-    ratio = is_ratio(study.get("comparison") or {})
+    ratio = is_ratio(study.get("comparison"))
     metric = name_metric(study["metric"])
     unit = "points" if study["metric"] in PERCENT_METRICS else f"% of {metric}" if ratio else metric
     hollow = " Hollow: not significant." if any(kind == "undecided" for kind, _, _ in groups) else ""
