@@ -103,6 +103,14 @@ def show(record: Row) -> bool:
         limit = "!" if row["kind"] == "equivalence error" and rate(row) > find_limit(row, draws) else ""
         fine &= not limit
         print(f"{row['kind']:18} {row['family']:10}{row['arms']:>5}{row['seeds']:>6}  {label:25}{limit}{rate(row):.4f}")
+    print(
+        "\nperplexities by differences (value) and by ratios (log): false claims, and claims of a difference of 2 sigma"
+    )
+    for row in (row for row in rows if row["kind"].startswith("scale")):
+        label = " ".join(f"{name}={row[name]}" for name in ("scale", "sigma", *names) if name in row)
+        limit = "!" if row["kind"] == "scale error" and rate(row) > find_limit(row, draws) else ""
+        fine &= not limit
+        print(f"{row['kind']:18} {row['family']:10}{row['arms']:>5}{row['seeds']:>6}  {label:45}{limit}{rate(row):.4f}")
     print("\nfurther seeds: share decided after the number named, as the truth is and if the estimate were true")
     for row in (row for row in rows if row["kind"] == "further"):
         shares = [row[name] / max(row["continued"], 1) for name in ("decided", "decided_as_estimated")]

@@ -29,6 +29,7 @@ from scipy import special
 import comparison_candidates
 import comparison_many_seeds
 import comparison_rounds
+import comparison_scales
 from comparison_data import ALPHA, FAMILIES, Row, blocks, draw, find_claims, list_pairs
 from comparison_tables import show
 from whence import records
@@ -173,6 +174,8 @@ def plan_tasks(repetitions: int, draws: int, patterns: int) -> list[tuple[Any, .
         tasks.append((comparison_rounds.measure_comparison, family, arms, repetitions, draws, scenario))
     for family, arms, seeds in product(FAMILIES, comparison_many_seeds.ARMS, comparison_many_seeds.SEEDS):
         tasks.append((comparison_many_seeds.measure_many_seeds, family, arms, seeds, repetitions, draws))
+    for family, arms, seeds in product(FAMILIES, reversed(comparison_scales.ARMS), comparison_scales.SEEDS):
+        tasks.append((comparison_scales.measure_scales, family, arms, seeds, repetitions, draws))
     for family, seeds, scenario in product(FAMILIES, (5, 3), comparison_candidates.SCENARIOS):
         if family == "baseline" or scenario.get("spread") != "baseline":
             tasks.append((comparison_candidates.measure_candidates, family, 8, seeds, repetitions, draws, scenario))

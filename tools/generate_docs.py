@@ -276,6 +276,7 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "simulated-candidates": simulation_tables.candidate_rows,
         "simulated-power": simulation_tables.power_rows, "simulated-looks": simulation_tables.look_rows,
         "simulated-comparison": simulation_tables.comparison_rows,
+        "simulated-scales": simulation_tables.scale_rows,
         "simulated-equivalence": simulation_tables.equivalence_rows, "simulated-further": simulation_tables.further_rows,
     }  # fmt: skip
     return {

@@ -37,6 +37,8 @@ LIMITS: dict[str, tuple[str, bool]] = {
     "rounds of seeds": ("looks", False),
     "rounds of seeds, unequal spread": ("looks", True),
     "rounds of seeds, whole comparison": ("comparison", False),
+    "perplexities": ("scale error", False),
+    "perplexities, one arm diverges": ("scale error", True),
     "equivalence": ("equivalence error", False),
     "equivalence, unequal spread": ("equivalence error", True),
 }
@@ -214,6 +216,27 @@ def equivalence_rows(record: Row) -> Table:
         )
     head = ["family", "arms", "seeds", "error, alike", "error, unequal spread"]
     return [*head, *(f"power, margin {margin}" for margin in (1, 2, 3))], rows
+
+
+def scale_rows(record: Row) -> Table:
+    """Perplexities compared by differences and by ratios: worst error over tails, and power with normal logarithms."""
+    cells = sorted({(r["family"], r["arms"], r["seeds"], r["sigma"]) for r in select(record, "scale error")})
+    rows = []
+    for family, arms, seeds, sigma in cells:
+        texts = []
+        for diverges in (False, True):
+            for kind, tails in (("scale error", ("normal", "t3")), ("scale power", ("normal",))):
+                for scale in ("value", "log"):
+                    terms = {"family": family, "arms": arms, "seeds": seeds, "sigma": sigma, "scale": scale}
+                    found = [
+                        rate(row)
+                        for row in select(record, kind, **terms)
+                        if row["tails"] in tails and ("spread" in row) == diverges
+                    ]
+                    texts.append(f"{max(found):.{3 if kind == 'scale error' else 2}f}")
+        rows.append([family, str(arms), str(seeds), f"{sigma:g}", *texts])
+    columns = [f"{kind}, {by}" for kind in ("error", "power") for by in ("differences", "ratios")]
+    return ["family", "arms", "seeds", "sigma", *columns, *(f"{name}, one diverges" for name in columns)], rows
 
 
 def further_rows(record: Row) -> Table:

@@ -54,6 +54,15 @@ def test_the_default_margin_belongs_to_the_metric_of_the_task(task):
     assert margin(margin=3.0) == 3 and margin(margin=0.0) is None
 
 
+def test_new_plans_compare_perplexities_by_ratios_and_other_metrics_by_differences():
+    def scale(task, **options):
+        (study,) = build_studies((task,), **options)
+        return study.decision.perplexity_scale
+
+    assert scale("topics") == scale("copy", metric="perplexity") == "log"
+    assert scale("topics", metric="accuracy") == scale("copy") == "value"
+
+
 @pytest.mark.parametrize("margin", [-1.0, float("inf"), float("nan")])
 def test_a_margin_is_a_difference(margin):
     with pytest.raises(WhenceError, match=rf"--margin got {margin!r}.*use 0 to claim no equivalence"):

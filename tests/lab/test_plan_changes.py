@@ -30,6 +30,7 @@ def build_records(study, hour):
         (change(FIRST, margin=2.0), "in margin."),
         (change(FIRST, metric="accuracy"), "in metric."),
         (change(FIRST, baseline="alibi", alpha=0.1), "in baseline and alpha."),
+        (change(FIRST, perplexity_scale="log"), "in scale of perplexities."),
         (dataclasses.replace(FIRST, seeds=(0, 1, 2)), "in seeds."),
         (dataclasses.replace(FIRST, arms=ARMS), "in arms."),
     ],

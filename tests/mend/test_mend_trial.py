@@ -154,6 +154,30 @@ def test_verdicts_are_corrected_for_cures_and_rounds():
     assert width(single) < width(one) < width(two) and len(many.contrasts) == 8
 
 
+def judge_alike(items):
+    """The verdict on a cure that changes no answer, judged by so many items, beside one that changes half of them."""
+    answers = [
+        {"task": "key-value", "condition": slot, "half": "judge", "round": 0, "gold_attention": [],
+         "rows": [{"item": item, "correct": item % 2} for item in range(items)]}
+        for slot in (0, 1)
+    ]  # fmt: skip
+    other = [{**one, "rows": [{**row, "correct": 1} for row in one["rows"]]} for one in answers]
+    plan = TrialPlan("m", (TaskSpec("key-value", 2 * items, 2),), rounds=1)
+    arms = {"untouched": answers, "same": answers, "other": other}
+    comparison = judge(plan, {label: {"key-value": own} for label, own in arms.items()})
+    assert comparison.contrasts[1].verdict == "better"
+    return comparison.contrasts[0]
+
+
+def test_a_cure_that_changes_no_item_is_equivalent_only_with_enough_items():
+    for items, verdict in ((16, "undecided"), (216, "undecided"), (217, "equivalent")):
+        found = judge_alike(items)
+        assert found.verdict == verdict and found.estimate == 0 and found.p == 1
+        assert (found.interval.high < 2) == (verdict == "equivalent")
+        assert (found.seeds_needed == 1) == (items == 216)
+    assert 0.98**217 < 0.05 / 2 / 2 < 0.98**216  # the probability of no difference if 2 % of all items differ
+
+
 def test_the_best_slot_is_that_of_the_search_half():
     """A slot that is best by chance in the judging half would seem to be harmed by every cure."""
     plan = TrialPlan("m", (TaskSpec("key-value", 12, 2),), rounds=2)

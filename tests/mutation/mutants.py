@@ -61,6 +61,8 @@ OWNED = ["tests/lab/test_runner.py", "-k", "left_alone or never_overwritten or n
 RESULTS = ["tests/lab/test_results.py"]
 COMPARED = ["tests/statistics/test_paired_comparison.py"]
 ALPHA = ["tests/statistics/test_paired_comparison.py", "-k", "share_of_alpha"]
+ITEMS = ["tests/statistics/test_item_comparison.py", "-k", "one_difference or share or clopper"]
+RATIOS = ["tests/lab/test_decision_scales.py"]
 CORRECTED = ["tests/statistics/test_corrections.py"]
 TESTED = ["tests/statistics/test_two_samples.py", "-k", "any_scale or never_vary or simulation"]
 PAGE = "tests/report/test_comparison_page.py::"
@@ -203,6 +205,11 @@ MUTANTS = [
     (S + "corrections.py", "min(1.0, p * m)", "min(1.0, p)", CORRECTED),
     (S + "contrasts.py", "(low > 0) == plan.higher_is_better", "low > 0", COMPARED),
     (S + "contrasts.py", "-margin < low and high", "high", COMPARED),
+    (S + "item_comparison.py", 'verdict != "equivalent" or self', 'verdict == "equivalent" or self', ITEMS),
+    (S + "item_comparison.py", "counts[largest] += 1", "counts[largest] += 0", ITEMS),
+    (S + "item_comparison.py", "<= level / self.family / 2", "<= level / self.family", ITEMS),
+    (S + "analysis_plan.py", "math.log1p(self.margin / 100)", "self.margin / 100", RATIOS),
+    (L + "decisions.py", 'decision.perplexity_scale if metric == "perplexity" else "value"', "decision.perplexity_scale", RATIOS),
     (S + "analysis_plan.py", "self.alpha * self.share", "self.alpha", ALPHA),
     (S + "two_samples.py", "(1 - share) ** 2 / (len(b) - 1)", "(1 - share) ** 2 / len(b)", TESTED),
     (S + "two_samples.py", "EffectSize(d, d * correction", "EffectSize(d, d", TESTED),

@@ -89,11 +89,11 @@ def _baselines(metric: str, lengths: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def compare_rows(
-    arms: Sequence[str], rows: list[dict[str, Any]], metric: str, seeds: int, family: str = "baseline"
+    arms: Sequence[str], rows: list[dict[str, Any]], metric: str, seeds: int, family: str = "baseline", **decision: Any
 ) -> dict[str, Any] | None:
     study = Study(
         name="made up", question="", task="copy", arms=tuple(Arm(name, "none") for name in arms),
-        seeds=tuple(range(seeds)), budget=Budget(steps=1), decision=Decision(baseline=arms[0], family=family),
+        seeds=tuple(range(seeds)), budget=Budget(steps=1), decision=Decision(baseline=arms[0], family=family, **decision),
     )  # fmt: skip
     values = results.decisive_values(study, rows)
     comparison = decisions.judge_study(study, values, metric, metric == "accuracy").comparison

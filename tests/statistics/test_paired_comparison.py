@@ -391,3 +391,41 @@ def test_a_larger_family_needs_more_seeds():
     reference = Reference(layout, reference_scenarios("baseline"), draws=500)
     few, many = (count_further_seeds(0.3, 5, 12.0, 0.05, family, reference) for family in (1, 5))
     assert few < many
+
+
+def test_the_scale_of_logarithms_compares_logarithms():
+    values = {
+        name: {seed: math.exp(value / 20) for seed, value in own.items()} for name, own in arms_at(0, 3, -3, 0).items()
+    }
+    logs = {name: {seed: math.log(value) for seed, value in own.items()} for name, own in values.items()}
+    margin = math.log(1.12)
+    by_ratio, by_difference = against(values, scale="log", margin=12.0, unit="%"), against(logs, margin=margin)
+    for one, other in zip(by_ratio.contrasts, by_difference.contrasts, strict=True):
+        assert one.verdict == other.verdict and one.p == other.p and one.seeds_needed == other.seeds_needed
+        assert one.estimate == pytest.approx(other.estimate) and one.interval.low == pytest.approx(other.interval.low)
+    assert verdicts(by_ratio) == ["better", "worse", "equivalent"]
+    line = by_ratio.text().splitlines()[1]
+    assert line.startswith("c is worse than a by 13.9 % (-15.2 to") and "equivalent to a within 12 %" in by_ratio.text()
+
+
+def test_a_later_look_states_a_ratio_in_per_cent():
+    values = {
+        "a": {s: 10.0 + 0.01 * s for s in range(6)},
+        "b": {s: (8.0 if s < 3 else 12.0) + 0.01 * s * s for s in range(6)},
+    }
+    (found,) = against(values, looks=(3, 6), scale="log", unit="%").contrasts
+    assert found.verdict == "worse" and "the difference is -1.49 %" in found.note
+
+
+def test_only_positive_values_have_ratios():
+    with pytest.raises(WhenceError, match=r"values\['b'\]\[1\].*got 0.0.*above 0.*scale 'value'"):
+        against({"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 0.0}}, scale="log")
+    with pytest.raises(WhenceError, match=r"AnalysisPlan\(scale=...\) got 'ratio'"):
+        AnalysisPlan("pairs", scale="ratio")
+
+
+def test_rounding_of_values_near_one_is_no_spread():
+    near = math.nextafter(1.0, 2.0)
+    values = {"a": dict.fromkeys(range(4), 1.0), "b": {0: near, 1: near, 2: near, 3: math.nextafter(near, 2.0)}}
+    (found,) = against(values, scale="log").contrasts
+    assert found.verdict == "undecided" and found.interval is None

@@ -88,7 +88,22 @@ def test_the_whole_comparison_keeps_the_error_over_all_looks_with_and_without_a_
     assert all(map(keeps, found.values())), [row for row in found.values() if not keeps(row)]
 
 
-@pytest.mark.parametrize("kind", ["comparison", "many seeds"])
+@pytest.mark.parametrize("family, arms, seeds", list(product(("baseline", "pairs"), (4, 8), (3, 5, 8))))
+def test_perplexities_by_ratios_keep_the_error_and_gain_power_beside_an_arm_that_diverges(family, arms, seeds):
+    found = rows("scale error", family=family, arms=arms, seeds=seeds)
+    cells = {(row["scale"], row["sigma"], row["tails"], "spread" in row) for row in found}
+    assert cells == set(product(("value", "log"), (0.05, 0.3), ("normal", "t3"), (False, True)))
+    assert all(map(keeps, found)), [row for row in found if not keeps(row)]
+    for sigma, tails, diverging in product((0.05, 0.3), ("normal", "t3"), (False, True)):
+        terms = {"family": family, "arms": arms, "seeds": seeds, "sigma": sigma, "tails": tails}
+        power = {row["scale"]: rate(row) for row in rows("scale power", **terms) if ("spread" in row) == diverging}
+        assert power["log"] >= power["value"] - 0.02
+        if diverging:
+            assert power["value"] < 0.01
+            assert seeds < 8 or power["log"] > 0.6
+
+
+@pytest.mark.parametrize("kind", ["comparison", "many seeds", "scale error"])
 def test_rows_that_were_added_later_name_the_code_that_made_them(kind):
     (origin,) = [one for one in RECORD["additions"] if kind in one["kinds"]]
     assert not origin["environment"]["uncommitted_changes"]

@@ -2,7 +2,7 @@
 
 A mean over items has Wilson's interval if every item is right or wrong, and a bootstrap interval otherwise. Corpus metrics
 have sacrebleu's bootstrap interval. Two models are compared item by item on the deciding metric of each task
-(``item_comparison``); the error rate covers all tasks together.
+(``compare_items``); the error rate covers all tasks together.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from torch import Tensor
 from whence import records
 from whence.bench.bench_folder import load_plan, read_records
 from whence.bench.corpus_counts import WITHOUT_COUNTS, bootstrap_corpus
-from whence.bench.item_comparison import compare_items
 from whence.errors import MissingExtra, usage_error
 from whence.lab.results import group_environments
 from whence.probe.curves import LEVEL, bootstrap_means
 from whence.probe.identity import describe_intervention
 from whence.probe.probed_model import QUICK
-from whence.statistics import AnalysisPlan, proportion
+from whence.statistics import AnalysisPlan, compare_items, proportion
 
 Record = dict[str, Any]
 MARGIN = 2.0  # points
@@ -221,7 +220,8 @@ def compare_task(before: Record, after: Record, names: Sequence[str], margin: fl
         share=share,
         higher_is_better=before["higher_is_better"].get(metric, True),
     )
-    contrast = compare_items(before_points, after_points, names[1], plan, largest)
+    points = {name: dict(enumerate(own)) for name, own in zip(names, (before_points, after_points), strict=True)}
+    (contrast,) = compare_items(points, plan, largest).contrasts
     prompts = [{row["item"]: row["prompt_hash"] for row in one["rows"]} for one in (before, after)]
     return {
         "benchmark": before["benchmark"],

@@ -145,7 +145,7 @@ def compare(
     margin: Annotated[
         float | None,
         typer.Option(
-            help="Difference below which arms are equivalent, in points or units of the metric. 0: claim no equivalence. Default: 10 for the accuracy of copy and recall."
+            help="Difference below which arms are equivalent, in points, per cent of perplexity or units of another metric. 0: claim no equivalence. Default: 10 for the accuracy of copy and recall."
         ),
     ] = None,
     pairs: Annotated[

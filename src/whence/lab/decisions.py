@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from whence.lab.study import PERCENT_METRICS, Study
-from whence.statistics import AnalysisPlan, PairedComparison, cohen_d, compare_paired, summary
+from whence.statistics import AnalysisPlan, Contrast, PairedComparison, cohen_d, compare_paired, summary
 from whence.statistics.verdict_texts import describe_look, describe_verdict
 
 #: value of each arm by seed; None for a run that failed or diverged
@@ -30,6 +31,7 @@ class Judgement:
 def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> AnalysisPlan:
     """The plan of a study. If its family includes other studies, the study has its share of the error rate."""
     decision = study.decision
+    scale = decision.perplexity_scale if metric == "perplexity" else "value"
     return AnalysisPlan(
         family=decision.family,
         baseline=decision.baseline if decision.family == "baseline" else None,
@@ -37,8 +39,9 @@ def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> Analysis
         margin=decision.margin,
         higher_is_better=higher_is_better,
         looks=decision.looks,
-        unit="points" if metric in PERCENT_METRICS else "",
+        unit="points" if metric in PERCENT_METRICS else "%" if scale == "log" else "",
         share=study.contrasts / study.comparisons,
+        scale=scale,
     )
 
 
@@ -100,7 +103,11 @@ def arms_to_train(comparison: PairedComparison, values: Values) -> tuple[str, ..
 
 
 def comparison_findings(study: Study, comparison: PairedComparison, values: Values, metric: str) -> dict[str, Any]:
-    """The comparison for a report, as plain JSON: every arm against the baseline, and the other contrasts, if any."""
+    """The comparison for a report, as plain JSON: every arm against the baseline, and the other contrasts, if any.
+
+    On the scale "log" differences and their intervals are in per cent, and the means of two arms are geometric.
+    """
+    plan = comparison.plan
     scaled, level = scale_values(values, metric), 1 - study.decision.alpha
     own = {name: [v for v in by_seed.values() if v is not None] for name, by_seed in scaled.items()}
     baseline = study.decision.baseline if own[study.decision.baseline] else next(name for name in own if own[name])
@@ -110,18 +117,19 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         without = [seed for seed in comparison.seeds if None in (scaled[name].get(seed, 0.0) for name in pair)]
         if baseline not in pair:
             sentence = describe_verdict(contrast, comparison.plan, without)
-            others.append(contrast.to_json() | {"left_out": without, "sentence": sentence})
+            others.append(_show(contrast, plan).to_json() | {"left_out": without, "sentence": sentence})
             continue
         if contrast.estimate is None:  # the arms have no common seed: not compared
             continue
         against = contrast if contrast.second == baseline else contrast.reversed()
+        shown = _show(against, plan)
         arms[against.first] = {
             "summary": summary(own[against.first], level).to_json(),
-            "means": _common_means(study, scaled[against.first], scaled[baseline], against.seeds),
-            "difference": against.estimate,
-            "corrected_interval": None if against.interval is None else against.interval.to_json(),
+            "means": _common_means(study, scaled[against.first], scaled[baseline], against.seeds, plan),
+            "difference": shown.estimate,
+            "corrected_interval": None if shown.interval is None else shown.interval.to_json(),
             "corrected_p": against.p,
-            "effect": _effect_size(own[against.first], own[baseline]),
+            "effect": _effect_size(own[against.first], own[baseline], plan),
             "kind": against.verdict,
             "suggestive": against.verdict == "undecided" and (against.p or 1.0) <= SUGGESTIVE * comparison.plan.alpha,
             "verdict": describe_verdict(against, comparison.plan, without),
@@ -135,22 +143,39 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         "baseline": baseline, "baseline_summary": summary(own[baseline], level).to_json(), "arms": arms,
         "others": others, "m": study.comparisons, "level": level, "alpha": comparison.plan.alpha,
         "margin": comparison.plan.margin, "family": comparison.plan.family, "looks": list(study.looks),
-        "look": comparison.look, "seeds": len(comparison.seeds),
+        "look": comparison.look, "seeds": len(comparison.seeds), "scale": plan.scale,
     }  # fmt: skip
 
 
+def _show(contrast: Contrast, plan: AnalysisPlan) -> Contrast:
+    """The contrast with its estimate and interval as they are shown."""
+    interval = contrast.interval
+    return replace(
+        contrast,
+        estimate=None if contrast.estimate is None else plan.to_shown(contrast.estimate),
+        interval=None
+        if interval is None
+        else replace(interval, low=plan.to_shown(interval.low), high=plan.to_shown(interval.high)),
+    )
+
+
 def _common_means(
-    study: Study, first: Mapping[int, float | None], second: Mapping[int, float | None], count: int
+    study: Study, first: Mapping[int, float | None], second: Mapping[int, float | None], count: int, plan: AnalysisPlan
 ) -> list[float]:
-    """The means of two arms over the ``count`` seeds that were compared: their difference is the estimate."""
+    """The means of two arms over the ``count`` seeds that were compared: their difference, or ratio, is the estimate."""
     pairs = [
         (one, other)
         for seed in study.seeds
         if (one := first.get(seed)) is not None and (other := second.get(seed)) is not None
     ][:count]
-    return [fmean(values) for values in zip(*pairs, strict=True)]
+    average = geometric_mean if plan.scale == "log" else fmean
+    return [average(values) for values in zip(*pairs, strict=True)]
 
 
-def _effect_size(first: list[float], second: list[float]) -> dict[str, Any] | None:
-    """Hedges' g; None with one value."""
-    return None if min(len(first), len(second)) < 2 else cohen_d(first, second).to_json()
+def _effect_size(first: list[float], second: list[float], plan: AnalysisPlan) -> dict[str, Any] | None:
+    """Hedges' g, of logarithms on the scale "log"; None with one value."""
+    if min(len(first), len(second)) < 2:
+        return None
+    if plan.scale == "log":
+        first, second = ([math.log(value) for value in own] for own in (first, second))
+    return cohen_d(first, second).to_json()

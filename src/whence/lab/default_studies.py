@@ -76,7 +76,7 @@ def build_studies(
         remedy = did_you_mean(metric, METRICS, "choose one of them")
         raise usage_error("--metric", repr(metric), f"the metrics are {', '.join(METRICS)}", remedy)
     if margin is not None and not 0 <= margin < math.inf:
-        rule = "it must be a difference above 0 in points or units of the metric"
+        rule = "it must be a difference above 0 in points, per cent of perplexity or units of the metric"
         raise usage_error("--margin", repr(margin), rule, "use 0 to claim no equivalence")
     if len(chosen_arms) == 1:
         looks = looks[:1]  # there is nothing to decide
@@ -203,6 +203,7 @@ def _build_study(
             decision,
             split=split,
             baseline=decision.baseline or own_baseline,
+            perplexity_scale="log" if (decision.metric or _find_metric(task, settings)) == "perplexity" else "value",
         ),
     )
 
@@ -242,6 +243,11 @@ def _file_name(task: str) -> str:
     module, _, name = task.partition("(")[0].rpartition(":")
     parts = [Path(module).stem, name] if module else [Path(name).stem if "/" in name or "." in name else name]
     return "-".join("".join(c if c.isalnum() or c in "_-" else "-" for c in part) for part in parts)
+
+
+def _find_metric(task: str, settings: Mapping[str, Any]) -> str:
+    """The metric of a task. No task is loaded for it: one that chooses its metric by its data has that of its class here."""
+    return str(settings.get("metric") or getattr(lab_tasks.find_task_class(task), "metric", ""))
 
 
 def _first_split(task: str, settings: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from whence.lab.study import Study
 
 #: in words: what a record that was evaluated again was evaluated again for
 EVALUATION = "metric or evaluation lengths"
+#: settings of a decision in words
+SETTING_NAMES = {"perplexity_scale": "scale of perplexities"}
 
 
 def describe_plan_change(
@@ -72,7 +74,7 @@ def find_changes(study: Study, spec: Mapping[str, Any]) -> list[str]:
         return ["a spec that cannot be read"]
     before, now = asdict(other.decision), asdict(study.decision)
     changed = [name for name in ("seeds", "arms") if getattr(study, name) != getattr(other, name)]
-    changed += [name for name in now if now[name] != before[name]]
+    changed += [SETTING_NAMES.get(name, name) for name in now if now[name] != before[name]]
     # the record itself ran with today's code of its own arm; that of other arms may have been another one
     edited = [name for name, digest in study.sources.items() if other.sources.get(name, digest) != digest]
     owners = [arm.name for arm in study.arms if any(name in arm.position for name in edited)]

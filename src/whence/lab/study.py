@@ -15,7 +15,7 @@ from whence.errors import usage_error
 from whence.lab.arms import Arm
 from whence.lab.setting_errors import rename_arm_settings
 from whence.plugins import did_you_mean
-from whence.statistics.analysis_plan import FAMILIES, MIN_ALPHA
+from whence.statistics.analysis_plan import FAMILIES, MIN_ALPHA, SCALES
 
 SCHEDULES = ("constant", "cosine")
 OPTIMIZERS = ("Adam", "AdamW")
@@ -129,8 +129,9 @@ class Decision:
     comparisons: int | None = None  # size of the family, if other studies belong to it; None: this study's contrasts
     metric: str = ""  # one of METRICS; empty: the task's metric
     family: str = "baseline"  # every arm with the baseline, or "pairs": every two arms
-    margin: float | None = None  # in points or units of the metric: arms that differ by less are equivalent
+    margin: float | None = None  # in points, units of the metric or, on the scale "log", per cent: less is equivalent
     looks: tuple[int, ...] = ()  # numbers of seeds after which the records are judged; empty: once, after all
+    perplexity_scale: str = "value"  # "log" compares perplexities by ratios; plans without this setting compare values
 
     def __post_init__(self) -> None:
         if not (isinstance(self.alpha, float) and 0 < self.alpha < 1):
@@ -150,6 +151,10 @@ class Decision:
             rule = "it must be increasing numbers of seeds, 2 or more"
             raise usage_error("Decision(looks=...)", repr(self.looks), rule, "use (3, 5, 8), for example")
         object.__setattr__(self, "looks", looks)
+        if self.perplexity_scale not in SCALES:
+            remedy = did_you_mean(str(self.perplexity_scale), SCALES, "choose one of them")
+            rule = f"it must be one of {', '.join(SCALES)}"
+            raise usage_error("Decision(perplexity_scale=...)", repr(self.perplexity_scale), rule, remedy)
         if self.metric not in ("", *METRICS):
             raise usage_error(
                 "Decision(metric=...)",

@@ -1,7 +1,7 @@
 """The findings of a trial, as plain JSON, from the records in its folder alone.
 
 Every cure is compared with the untouched model on the items of the judging half. The value of an item is its mean
-accuracy over the gold slots, so an item is a block and every cure is an arm. ``compare_paired`` corrects for the number
+accuracy over the gold slots, so an item is a block and every cure is an arm. ``compare_items`` corrects for the number
 of cures tried and for the rounds.
 """
 
@@ -24,12 +24,13 @@ from whence.mend.trial import ANSWERS, CURE, PLAN, TEXTS, UNTOUCHED, distinguish
 from whence.mend.trial_plan import JUDGE, SEARCH, TrialPlan, read_trial_plan, split_items, split_rounds
 from whence.probe.curves import bootstrap_means, by_item, curve
 from whence.probe.probed_model import QUICK
-from whence.statistics import AnalysisPlan, PairedComparison, compare_paired
+from whence.statistics import AnalysisPlan, PairedComparison, compare_items
 
 Record = dict[str, Any]
 ByTask = dict[str, list[Record]]
 
 ROUNDING = 1e-4  # a relative change of a log-likelihood below it is rounding
+LARGEST = 100.0  # points by which the accuracy of an item can differ
 TAIL = 0.025  # of an interval, on each side
 RATIOS = ("tokens_read", "prompt_seconds", "token_seconds", "peak_bytes")
 ORDER = ("better", "undecided", "equivalent", "worse")
@@ -133,7 +134,7 @@ def bound_interval(contrast: Record) -> Record:
     interval = contrast["interval"]
     if interval is None:
         return contrast
-    low, high = max(-100.0, interval["low"]), min(100.0, interval["high"])
+    low, high = max(-LARGEST, interval["low"]), min(LARGEST, interval["high"])
     return {**contrast, "interval": {**interval, "low": low, "high": high}}
 
 
@@ -204,7 +205,7 @@ def judge(plan: TrialPlan, judged: Mapping[str, ByTask]) -> PairedComparison | N
     analysis = AnalysisPlan(
         baseline=UNTOUCHED, margin=plan.margin, looks=tuple(looks) if looks[0] >= 2 else (), unit="points"
     )
-    return compare_paired(values, analysis)
+    return compare_items(values, analysis, LARGEST)
 
 
 def item_values(plan: TrialPlan, by_task: ByTask) -> dict[Any, float]:

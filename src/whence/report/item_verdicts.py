@@ -8,6 +8,12 @@ from typing import Any
 from whence.report.formatting import NO_VALUE
 from whence.statistics.further_seeds import MOST_SEEDS
 
+#: the second condition of "equivalent" (``whence.statistics.compare_items``)
+EQUIVALENT_ITEMS = (
+    "So does a bound that counts items not seen, which may differ as much as the metric allows (Gaffke; Clopper and Pearson where "
+    "the difference does not vary)."
+)
+
 
 def describe_further_items(judged: Mapping[str, Any]) -> str:
     """The further items that would probably decide an undecided verdict.

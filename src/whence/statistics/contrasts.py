@@ -17,7 +17,7 @@ class Contrast(PlainData):
 
     first: str
     second: str
-    estimate: float | None  # mean of first minus second over their common seeds
+    estimate: float | None  # mean of first minus second over their common seeds, on the scale of the plan
     interval: Interval | None  # simultaneous over the family and the looks; without zero exactly if p <= alpha
     p: float | None  # corrected for the family and the looks
     verdict: str  # first is better or worse than second, equivalent to it, or the contrast is undecided
@@ -50,7 +50,7 @@ def read_verdict(low: float, high: float, plan: AnalysisPlan, seeds: int) -> str
 
     Fewer than ``MIN_EQUIVALENCE_SEEDS`` common seeds claim no equivalence.
     """
-    margin = plan.margin if seeds >= MIN_EQUIVALENCE_SEEDS else None
+    margin = plan.limit if seeds >= MIN_EQUIVALENCE_SEEDS else None
     if margin is not None and -margin < low and high < margin:
         return "equivalent"
     if low <= 0 <= high:
@@ -68,4 +68,4 @@ def keep_claim(before: Contrast, now: Contrast, look: int, plan: AnalysisPlan) -
     if now.estimate is None or now.seeds == before.seeds:
         return before
     unit = f" {plan.unit}" if plan.unit else ""
-    return replace(before, note=f"with {now.seeds} seeds the difference is {now.estimate:.3g}{unit}")
+    return replace(before, note=f"with {now.seeds} seeds the difference is {plan.to_shown(now.estimate):.3g}{unit}")

@@ -28,7 +28,9 @@ class Look:
         filled = numpy.nan_to_num(table)[None]
         unit = float(abs(filled).max()) or 1.0  # squares of very large or small values would leave the range of a float
         filled /= unit
-        self.noise = rounding_error(filled.ravel().tolist())
+        # the error of a logarithm is at least the relative error of its value, also where the logarithm is near 0
+        least = [1.0 / unit] if plan.scale == "log" else []
+        self.noise = rounding_error(filled.ravel().tolist() + least)
         residuals = self.layout.residuals(self.layout.center(filled)[1])
         self.constant = math.sqrt(float(self.layout.pooled_variance(residuals)[0])) <= self.noise
         self.noise *= unit
@@ -59,20 +61,34 @@ class Look:
         if count < 2:
             note = "fewer than two common seeds have a value"
             return untested_contrast(first, second, estimate, missing, count, note)
-        if self.constant:
+        interval = self._interval(index, count)
+        if interval is None:
             return self._judge_constant(first, second, float(estimate or 0.0), missing, count, needed=needed)
-        estimate, error, freedom = self.tests[index]
-        reach = error * self.reference.critical_t(self.level, freedom)
-        low, high = estimate - reach, estimate + reach
-        p = min(1.0, self.reference.p(estimate / error, freedom) * self.plan.alpha / self.level)
+        low, high, p = interval
+        estimate = self.estimate(index)
         if before.interval is not None and before.p is not None and estimate in before.interval:
             low, high, p = max(low, before.interval.low), min(high, before.interval.high), min(p, before.p)
-        verdict = read_verdict(low, high, self.plan, count)
-        further = None
-        if needed and verdict == "undecided":
-            further = self._seeds_needed(estimate, error, freedom, count)
-        interval = Interval(low, high, 1 - self.plan.alpha)
-        return Contrast(first, second, estimate, interval, p, verdict, count, missing, further)
+        verdict = self._read_verdict(index, low, high, count)
+        further = self._seeds_needed(index, count) if needed and verdict == "undecided" else None
+        return Contrast(
+            first, second, estimate, Interval(low, high, 1 - self.plan.alpha), p, verdict, count, missing, further
+        )
+
+    def estimate(self, index: int) -> float:
+        """The mean difference of a contrast that is tested."""
+        return self.tests[index][0]
+
+    def _interval(self, index: int, count: int) -> tuple[float, float, float] | None:
+        """Both ends of the interval of this look alone, and its p; None if no difference varies."""
+        if self.constant:
+            return None
+        estimate, error, freedom = self.tests[index]
+        reach = error * self.reference.critical_t(self.level, freedom)
+        p = min(1.0, self.reference.p(estimate / error, freedom) * self.plan.alpha / self.level)
+        return estimate - reach, estimate + reach, p
+
+    def _read_verdict(self, index: int, low: float, high: float, count: int) -> str:
+        return read_verdict(low, high, self.plan, count)
 
     def _judge_constant(
         self, first: str, second: str, estimate: float, missing: tuple[Any, ...], count: int, *, needed: bool
@@ -86,7 +102,7 @@ class Look:
         if not differs:
             estimate = 0.0
         rejects_others = 2.0 ** (1 - count) * self.family <= self.level
-        within = self.plan.margin is not None and abs(estimate) < self.plan.margin
+        within = self.plan.limit is not None and abs(estimate) < self.plan.limit
         p = min(1.0, 2.0 ** (1 - count) * self.family * self.plan.alpha / self.level) if differs else 1.0
         verdict = read_verdict(estimate, estimate, self.plan, count) if rejects_others else "undecided"
         further = None
@@ -96,8 +112,9 @@ class Look:
         note = "no difference varies from seed to seed, so there is no interval, and the sign-flip test decides"
         return Contrast(first, second, estimate, None, p, verdict, count, missing, further, note)
 
-    def _seeds_needed(self, estimate: float, error: float, freedom: float, count: int) -> int | None:
+    def _seeds_needed(self, index: int, count: int) -> int | None:
         """Further seeds with which a true difference as large as the estimate would be decided with ``POWER``."""
-        room = [abs(estimate)] + ([self.plan.margin - abs(estimate)] if self.plan.margin is not None else [])
+        estimate, error, freedom = self.tests[index]
+        room = [abs(estimate)] + ([self.plan.limit - abs(estimate)] if self.plan.limit is not None else [])
         size = max(room) / (error * count**0.5)
         return count_further_seeds(size, count, freedom, self.plan.look_levels()[-1], self.family, self.reference)

@@ -8,7 +8,7 @@ and equivalent are all read off the same simultaneous intervals, and ``alpha`` i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from numbers import Integral, Real
@@ -80,9 +80,24 @@ def compare_paired(
     >>> accuracy = {"none": {0: 70.1, 1: 71.4, 2: 69.2}, "rotary": {0: 75.0, 1: 76.5, 2: 74.2}}
     >>> print(compare_paired(accuracy, AnalysisPlan(baseline="none", unit="points")).text())
     rotary is better than none by 5 points (4.75 to 5.25, p = 0.00013, 3 seeds)
+
+    On the scale "log", arms are compared by ratios:
+
+    >>> perplexity = {"none": {0: 8.1, 1: 8.3, 2: 8.2}, "rotary": {0: 7.3, 1: 7.5, 2: 7.4}}
+    >>> plan = AnalysisPlan(baseline="none", unit="%", scale="log", higher_is_better=False)
+    >>> print(compare_paired(perplexity, plan).text())
+    rotary is better than none by 9.76 % (-10.1 to -9.46, p < 0.0001, 3 seeds)
     """
     if not isinstance(draws, Integral) or draws < 100:
         raise usage_error("compare_paired(draws=...)", repr(draws), "at least 100 are needed", f"try {DRAWS}")
+    return judge_looks(values, plan, Look, draws=draws, seed=seed, references=references)
+
+
+def judge_looks(
+    values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan, make_look: Callable[..., Look], *,
+    draws: int = DRAWS, seed: int = 0, references: dict[Any, Reference] | None = None,
+) -> PairedComparison:  # fmt: skip
+    """The contrasts after every look of the plan that the values reach. ``make_look`` has the arguments of ``Look``."""
     arms, seeds, table = _tabulate(values, plan)
     pairs = [(arm, 0) for arm in range(1, len(arms))]
     if plan.family == "pairs":
@@ -96,12 +111,22 @@ def compare_paired(
     for number, count in enumerate(looks):
         level, last = levels[number], number + 1 == len(looks)
         enough = max(draws, math.ceil(20 / level))
-        look = Look(arms, seeds[:count], table[:count], pairs, plan, level, enough, seed, references)
+        look = make_look(arms, seeds[:count], table[:count], pairs, plan, level, enough, seed, references)
         judged = [
             keep_claim(before, look.judge(index, before, needed=last), number + 1, plan)
             for index, before in enumerate(judged)
         ]
     return PairedComparison(plan, tuple(judged), tuple(seeds[: looks[-1]] if looks else ()), len(looks))
+
+
+def _to_scale(subject: str, value: float, plan: AnalysisPlan) -> float:
+    """A value on the scale of the comparison."""
+    (checked,) = check_values(subject, [value])
+    if plan.scale != "log":
+        return checked
+    if checked <= 0:
+        raise usage_error(subject, repr(value), "only values above 0 have a ratio", "compare on the scale 'value'")
+    return math.log(checked)
 
 
 def _tabulate(values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan) -> tuple[list[str], list[Any], Any]:
@@ -137,5 +162,5 @@ def _tabulate(values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPl
         for row, seed in enumerate(seeds):
             value = values[arm].get(seed)
             if value is not None and not (isinstance(value, Real) and math.isnan(value)):
-                table[row, column] = check_values(f"compare_paired(values[{arm!r}][{seed!r}])", [value])[0]
+                table[row, column] = _to_scale(f"compare_paired(values[{arm!r}][{seed!r}])", value, plan)
     return arms, seeds, table

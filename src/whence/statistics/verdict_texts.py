@@ -25,7 +25,7 @@ def format_p(p: float | None) -> str:
 def describe_contrast(contrast: Contrast, plan: AnalysisPlan) -> str:
     """The verdict as a sentence about the first arm, with interval, p value and seeds."""
     facts = [
-        _describe_interval(contrast),
+        _describe_interval(contrast, plan),
         _describe_test(contrast),
         "1 seed" if contrast.seeds == 1 else f"{contrast.seeds} seeds",
     ]
@@ -72,7 +72,8 @@ def describe_verdict(contrast: Contrast, plan: AnalysisPlan, left_out: Sequence[
 
 
 def _compose(contrast: Contrast, plan: AnalysisPlan, facts: list[str]) -> str:
-    unit, second, difference = f" {plan.unit}" if plan.unit else "", contrast.second, contrast.estimate or 0.0
+    unit, second = f" {plan.unit}" if plan.unit else "", contrast.second
+    difference = plan.to_shown(contrast.estimate or 0.0)
     known = [fact for fact in [*facts, describe_look(contrast, plan), contrast.note or ""] if fact]
     inside = f" ({', '.join(known)})" if known else ""
     if contrast.verdict in ("better", "worse"):
@@ -87,8 +88,11 @@ def _compose(contrast: Contrast, plan: AnalysisPlan, facts: list[str]) -> str:
     return f"undecided: {size} {second} so far{inside}{_describe_needed(contrast)}"
 
 
-def _describe_interval(contrast: Contrast) -> str:
-    return "" if contrast.interval is None else f"{contrast.interval.low:.3g} to {contrast.interval.high:.3g}"
+def _describe_interval(contrast: Contrast, plan: AnalysisPlan) -> str:
+    if contrast.interval is None:
+        return ""
+    low, high = (plan.to_shown(end) for end in (contrast.interval.low, contrast.interval.high))
+    return f"{low:.3g} to {high:.3g}"
 
 
 def _describe_test(contrast: Contrast) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from whence.probe.curves import FEW
 from whence.report.formatting import NO_VALUE, format_interval, format_number, format_p, format_signed
+from whence.report.item_verdicts import EQUIVALENT_ITEMS
 
 #: what a metric is called in tables; others keep the name that the harness gives them
 METRICS = {
@@ -76,10 +77,8 @@ def describe_rule(findings: Mapping[str, Any]) -> str:
     return (
         f"How it is decided. Both models answer the same items, and the difference is tested item by item. Intervals and p "
         f"are corrected for {number} task{'s' if number > 1 else ''} at alpha = 0.05. Better or worse: the interval excludes zero. "
-        f"Equivalent: it lies within ±{findings['margin']:g} points, also with one further item that differs as much as the "
-        "metric allows. If no difference varies, the interval is a bound on the share of items that differ otherwise (Clopper "
-        "and Pearson). Translations and programs are judged by the mean chrF of their sentences, because BLEU has no value "
-        "for one item."
+        f"Equivalent: it lies within ±{findings['margin']:g} points. {EQUIVALENT_ITEMS} Translations and "
+        "programs are judged by the mean chrF of their sentences, because BLEU has no value for one item."
     )
 
 

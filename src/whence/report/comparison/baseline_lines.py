@@ -88,6 +88,15 @@ def shift_to_differences(lines: list[BaselineLine], split: str, reference: float
     return [BaselineLine(line.name, {split: line.values[split] - reference}) for line in lines if split in line.values]
 
 
+def shift_to_ratios(lines: list[BaselineLine], split: str, reference: float) -> list[BaselineLine]:
+    """The baselines as ratios to ``reference``, in per cent more or less."""
+    return [
+        BaselineLine(line.name, {split: 100 * (line.values[split] / reference - 1)})
+        for line in lines
+        if split in line.values
+    ]
+
+
 def loss_caption(study: dict[str, Any]) -> str:
     """The losses of the baselines, for the caption of the training curves; empty if none is known."""
     texts = [f"{name} {format_number(loss, 2)}" for name, loss in baseline_losses(study).items()]

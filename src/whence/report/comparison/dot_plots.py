@@ -14,10 +14,19 @@ from whence.report.comparison.baseline_lines import (
     choose_near,
     near_values,
     shift_to_differences,
+    shift_to_ratios,
     vertical_lines,
 )
 from whence.report.comparison.svg import WIDTH, Scale, linear_scale, log_scale, shorten, svg_element
-from whence.report.comparison.units import Units, describe_failures, list_failures, sort_best_first, values_of
+from whence.report.comparison.units import (
+    Units,
+    describe_failures,
+    is_ratio,
+    list_failures,
+    reverse_ratio,
+    sort_best_first,
+    values_of,
+)
 from whence.report.formatting import format_number, format_signed, is_finite_number, mean
 
 ROW, TOP, BOTTOM, LEFT, RIGHT = 38, 26, 42, 12, 22
@@ -152,12 +161,15 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
     arms = sorted(comparison["arms"].items(), key=lambda item: -item[1]["difference"] * direction)
     arms = [(name, arm) for name, arm in arms if name in styles]
     split = study["split"]
-    levels = shift_to_differences(
-        choose_baselines(study, units), split, comparison["baseline_summary"]["mean"] * factor
-    )
+    lines, ratio = choose_baselines(study, units), is_ratio(comparison)
+    if ratio:
+        own = values_of(study, comparison["baseline"], split, 1.0).values()
+        levels = shift_to_ratios(lines, split, statistics.geometric_mean(own))
+    else:
+        levels = shift_to_differences(lines, split, comparison["baseline_summary"]["mean"] * factor)
     differences = [0.0, *(arm["difference"] * factor for _, arm in arms)]
     margin = comparison["margin"]
-    margins = [] if margin is None else [-margin * factor, margin * factor]
+    margins = [] if margin is None else [reverse_ratio(margin) if ratio else -margin * factor, margin * factor]
     near = near_values(levels, split, differences) + choose_near(margins, differences)
     longest = min(max((len(name) for name, _ in arms), default=0), MAX_FOREST_CHARS)
     left = FOREST_LEFT + CHAR * max(0, longest - MIN_FOREST_CHARS)
@@ -183,7 +195,7 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
         y = FOREST_TOP + FOREST_ROW * (index + 0.5)
         parts.append(_forest_row(name, arm, styles[name], x, y, factor, name in significant))
         note = "" if name in significant else " (not significant)"
-        texts.append(f"{name} {format_signed(arm['difference'] * factor, units.decimals)}{note}")
+        texts.append(f"{name} {format_signed(arm['difference'] * factor, units.difference_decimals)}{note}")
     description = f"Differences to {comparison['baseline']}: {'; '.join(texts)}"
     return svg_element("".join(parts), description, FOREST_WIDTH, bottom + FOREST_BOTTOM + LABEL_ROW * len(levels))
 

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import PERCENT_METRICS, choose_units, describe_failures, name_metric
+from whence.report.comparison.units import (
+    PERCENT_METRICS,
+    choose_units,
+    describe_failures,
+    difference_unit,
+    name_metric,
+)
 from whence.report.comparison.verdicts import MAX_NAME_CHARS, constant_headline, join_names, verdict_lines
 from whence.report.formatting import format_number
 from whence.statistics.verdict_texts import describe_left_out, format_p
@@ -19,7 +25,7 @@ def claim_sentences(study: dict[str, Any]) -> list[str]:
     if not comparison:
         return []
     place, baseline = describe_place(study), comparison["baseline"]
-    unit = " points" if study["metric"] in PERCENT_METRICS else ""
+    unit = f" {difference_unit(study)}".rstrip()
     arms = sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"]))
     sentences = [
         f"{_short(name)} is {arm['kind']} than {_short(baseline)} by {abs(arm['difference']):.3g}{unit} {place} "

@@ -9,7 +9,15 @@ from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle
 from whence.report.comparison.svg import shorten
-from whence.report.comparison.units import PERCENT_METRICS, Units, list_failures, sort_best_first, values_of
+from whence.report.comparison.units import (
+    Units,
+    difference_unit,
+    is_ratio,
+    list_failures,
+    reverse_ratio,
+    sort_best_first,
+    values_of,
+)
 from whence.report.comparison.verdicts import SYMBOLS, describe_rule
 from whence.report.formatting import (
     NO_VALUE,
@@ -30,7 +38,7 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
     metric = f"{units.label} on {study['split']}"
     groups = [(metric, ["mean", _interval_header(study), "seeds"])]
     if comparison:
-        unit = "points" if study["metric"] in PERCENT_METRICS else "difference"
+        unit = difference_unit(study) or "difference"
         groups = [
             (metric, ["mean", f"{100 * comparison['level']:g}% interval"]),
             (f"difference to {shorten(comparison['baseline'], 24)}", [unit, _corrected_interval_header(comparison)]),
@@ -92,8 +100,8 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
         return [NO_VALUE] * 7
     return [
         format_interval(_mean_interval(result["summary"]["interval"], factor, units), decimals),
-        format_signed(result["difference"] * factor, decimals),
-        format_interval(_scale_interval(result["corrected_interval"], factor), decimals),
+        format_signed(result["difference"] * factor, units.difference_decimals),
+        format_interval(_scale_interval(result["corrected_interval"], factor), units.difference_decimals),
         NO_VALUE if result["corrected_p"] is None else format_p(result["corrected_p"]),
         format_number(result["effect"]["g"], 1) if result["effect"] and result["effect"]["g"] is not None else NO_VALUE,
         str(result["seeds"]),
@@ -126,7 +134,11 @@ def pairs_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
         if other["estimate"] is not None:
             cells[other["first"], other["second"]] = (other["estimate"], other["verdict"])
     opposite = {"better": "worse", "worse": "better"}
-    cells |= {(b, a): (-difference, opposite.get(kind, kind)) for (a, b), (difference, kind) in cells.items()}
+    ratio = is_ratio(comparison)
+    cells |= {
+        (b, a): (reverse_ratio(difference) if ratio else -difference, opposite.get(kind, kind))
+        for (a, b), (difference, kind) in cells.items()
+    }
     rows = []
     for first in names:
         row = ""
@@ -135,13 +147,13 @@ def pairs_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
             text = (
                 NO_VALUE
                 if difference is None
-                else f"{format_signed(difference * factor, units.decimals)} {SYMBOLS[kind]}"
+                else f"{format_signed(difference * factor, units.difference_decimals)} {SYMBOLS[kind]}"
             )
             row += f'<td class="n">{"" if first == second else html.escape(text)}</td>'
         label = f'{styles[first].swatch()}<span class="armname">{html.escape(first)}</span>'
         rows.append(f'<tr><th scope="row" class="text">{label}</th>{row}</tr>')
     head = "".join(f'<th scope="col">{html.escape(shorten(name, 16))}</th>' for name in names)
-    label = "Differences of every two arms, row minus column"
+    label = f"Differences of every two arms, row {'over column in %' if ratio else 'minus column'}"
     legend = ", ".join(f"{symbol} {kind}" for kind, symbol in SYMBOLS.items())
     table = (
         f'<table><caption>{label}.</caption><thead><tr><th scope="col" class="text">arm</th>{head}</tr></thead>'

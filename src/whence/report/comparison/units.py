@@ -11,7 +11,7 @@ from whence.report.comparison.arm_style import baseline_name
 from whence.report.formatting import choose_decimals, is_finite_number, mean
 
 __all__ = [
-    "PERCENT_METRICS", "Units", "choose_units", "describe_failures", "list_failures", "name_metric", "sort_best_first",
+    "PERCENT_METRICS", "Units", "choose_units", "describe_failures", "difference_unit", "is_ratio", "reverse_ratio", "list_failures", "name_metric", "sort_best_first",
     "values_of",
 ]  # fmt: skip
 
@@ -50,6 +50,12 @@ class Units:
     value_factor: float
     comparison_factor: float
     decimals: int
+    by_ratio: bool = False
+
+    @property
+    def difference_decimals(self) -> int:
+        """Decimals of a difference, which is in per cent if arms are compared by ratios."""
+        return 1 if self.by_ratio else self.decimals
 
     @property
     def is_percent(self) -> bool:
@@ -80,7 +86,33 @@ def choose_units(study: dict[str, Any]) -> Units:
     decimals = choose_decimals(deviations, [value * value_factor for value in finite])
     label = f"{name_metric(study['metric'])} (%)" if percent else name_metric(study["metric"])
     is_log = study["metric"] == "perplexity"
-    return Units(label, is_log, value_factor, comparison_factor, min(decimals, 2) if percent else decimals)
+    decimals = min(decimals, 2) if percent else decimals
+    return Units(label, is_log, value_factor, comparison_factor, decimals, is_ratio(comparison))
+
+
+def is_ratio(comparison: dict[str, Any] | None) -> bool:
+    """Whether arms are compared by ratios, whose differences are in per cent."""
+    return comparison is not None and comparison.get("scale") == "log"
+
+
+def reverse_ratio(percent: float) -> float:
+    """The ratio of b to a in per cent more or less, from that of a to b.
+
+    >>> reverse_ratio(25.0)
+    -20.0
+    """
+    return -100 * percent / (100 + percent)
+
+
+def difference_unit(study: dict[str, Any]) -> str:
+    """The unit of a difference: points, per cent, or none.
+
+    >>> difference_unit({"metric": "accuracy"}), difference_unit({"metric": "perplexity", "comparison": {"scale": "log"}})
+    ('points', '%')
+    """
+    if study["metric"] in PERCENT_METRICS:
+        return "points"
+    return "%" if is_ratio(study.get("comparison")) else ""
 
 
 def values_of(study: dict[str, Any], name: str | None, split: str, factor: float) -> dict[str, float]:

@@ -13,6 +13,7 @@ from whence.report.comparison.units import (
     PERCENT_METRICS,
     choose_units,
     describe_failures,
+    is_ratio,
     name_metric,
     sort_best_first,
 )
@@ -139,11 +140,17 @@ def _forest_figure(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str
     chart = forest_plot(study, choose_units(study), styles, significant)
     if not chart:
         return ""
-    unit = "points" if study["metric"] in PERCENT_METRICS else name_metric(study["metric"])
+    ratio = is_ratio(study.get("comparison"))
+    metric = name_metric(study["metric"])
+    unit = "points" if study["metric"] in PERCENT_METRICS else f"% of {metric}" if ratio else metric
     hollow = " Hollow: not significant." if any(kind == "undecided" for kind, _, _ in groups) else ""
     baseline = shorten(study["comparison"]["baseline"], MAX_NAME_CHARS)
     margin = study["comparison"]["margin"]
-    dashed = "" if margin is None or 'class="margin"' not in chart else f" Dashed: the margin of {margin:g}."
+    dashed = (
+        ""
+        if margin is None or 'class="margin"' not in chart
+        else f" Dashed: the margin of {margin:g}{' %' if ratio else ''}."
+    )
     caption = f"Difference to {baseline} in {unit}, with intervals corrected for multiple comparisons.{hollow}{dashed}"
     return f'<figure class="forest">{chart}<figcaption>{html.escape(caption)}</figcaption></figure>'
 
@@ -214,8 +221,10 @@ def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -
 def describe_rule(comparison: dict[str, Any]) -> str:
     """What decided, in one or two sentences."""
     m, level = comparison["m"], f"{100 * comparison['level']:g} %"
+    ratio = is_ratio(comparison)
+    differences = "differences of logarithms, shown as ratios in %," if ratio else "differences"
     text = (
-        f"Decided by paired differences over common seeds with moderated variances. Intervals hold together at {level} "
+        f"Decided by paired {differences} over common seeds with moderated variances. Intervals hold together at {level} "
         f"for {m} comparison{'' if m == 1 else 's'}"
     )
     if len(comparison["looks"]) > 1:
@@ -223,6 +232,9 @@ def describe_rule(comparison: dict[str, Any]) -> str:
     margin = comparison["margin"]
     if margin is None:
         return f"{text}. No margin was stated, so no arms are called equivalent: undecided does not mean equal."
+    if ratio:
+        bound = f"{1 + margin / 100:g}"
+        return f"{text}. Equivalent: a ratio certainly between 1 / {bound} and {bound}."
     return f"{text}. Equivalent: a difference certainly below {margin:g}."
 
 
