@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import itertools
 import multiprocessing
 import os
+import shlex
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -172,11 +175,11 @@ def default_head_dims(target: str, dtype: torch.dtype, name: str) -> list[int]:
 
 
 def run_cases(
-    cases: list[tuple[Any, ...]], jobs: int, partial: Path, source_hash: str
+    cases: list[tuple[Any, ...]], jobs: int, partial: Path | None, sources: str
 ) -> Iterator[list[dict[str, Any]]]:
-    """The kernels of each case, in order. A killed run resumes from the cases in ``partial``, if the sources are the same."""
-    kept = records.read(partial) if partial.exists() else {}
-    done = kept["cases"] if kept.get("source_hash") == source_hash else {}
+    """The kernels of each case, in order. A killed run resumes from the cases in ``partial``, if ``sources`` are the same."""
+    kept = records.read(partial) if partial is not None and partial.exists() else {}
+    done = kept["cases"] if kept.get("sources") == sources else {}
     rest = [case for case in cases if str(case) not in done]
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=spawn, max_tasks_per_child=1) as pool:  # a target for each process
@@ -184,8 +187,15 @@ def run_cases(
         for case in cases:
             if str(case) not in done:
                 done[str(case)] = next(results)
-                records.write(partial, {"source_hash": source_hash, "cases": done})
+                if partial is not None:
+                    records.write(partial, {"sources": sources, "cases": done})
             yield done[str(case)]
+
+
+def partial_path(out: Path) -> Path:
+    """Where the finished cases of a run that writes ``out`` are kept until its end."""
+    name = hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:12]
+    return ROOT / "build" / f"compile_targets-{name}.json"
 
 
 def main() -> None:
@@ -211,11 +221,10 @@ def main() -> None:
     if args.quick:
         cases = [(target, "rotary + epar", 128 if target == "sm_90" else 64, torch.bfloat16) for target in args.targets]
     rows: list[dict[str, Any]] = []
-    environment, partial = (
-        records.describe_environment(("torch", "triton")),
-        ROOT / "build" / f"{args.out.stem}.partial.json",
-    )
-    for result in run_cases(cases, args.jobs, partial, environment["source_hash"]):
+    environment = records.describe_environment(("torch", "triton"))
+    sources = environment["source_hash"] + hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    partial = None if args.quick else partial_path(args.out)
+    for result in run_cases(cases, args.jobs, partial, sources):
         rows += result
         for row in result:
             where = f"{row['target']} {row['position']:18} {row['head_dim']:4} {row['dtype']:9} {row['kernel']:26}"
@@ -223,14 +232,14 @@ def main() -> None:
             print(f"{where} {row['shared'] / 1024:6.1f} of {row['limit'] // 1024} KB{fits}", flush=True)
     spec = {"targets": args.targets, "positions": args.positions, "limits": SHARED_LIMITS}
     content = {
-        "command": "python benchmarks/compile_targets.py",
+        "command": shlex.join(["python", "benchmarks/compile_targets.py", *sys.argv[1:]]),
         "environment": environment,
         "spec": spec,
         "kernels": rows,
     }
-    if not args.quick:
+    if partial is not None:
         records.write(args.out, content)
-    partial.unlink(missing_ok=True)
+        partial.unlink()
     if any(row["shared"] > row["limit"] for row in rows):
         raise SystemExit(1)
 

@@ -195,7 +195,7 @@ def describe_compiled(record: dict[str, Any]) -> str:
     return (
         f"Compiled ahead of time ({packages}) for these mechanisms: {positions}; causal, with gradients, with padding and deterministic "
         f"gradients, and a decode step: {len(record['kernels'])} kernels. Record: `benchmarks/records/compile_targets.json`; run "
-        f"`{record['command']}` for these and other mechanisms."
+        f"`{record['command']}` to repeat; `--positions` takes others."
     )
 
 
