@@ -1,5 +1,6 @@
 """``whence bench`` with the tiny random model: all benchmarks, resuming, comparing, own tasks, and errors in the options."""
 
+import importlib
 import json
 
 import pytest
@@ -118,7 +119,7 @@ def test_a_named_task_asks_no_hub_that_cannot_be_reached(harness, monkeypatch, r
             raise ConnectionError("no data")
 
     monkeypatch.setattr(lm_eval.tasks, "TaskManager", Manager)
-    monkeypatch.setattr("whence.bench.harness.why_hub_offline", lambda: reason)
+    monkeypatch.setattr(importlib.import_module("whence.hf.load"), "why_hub_offline", lambda: reason)
     with pytest.raises(WhenceError, match=r"hellaswag.*no data.*download its data first") as error:
         named_task("hellaswag")
     assert seen == [reason is not None] * 2 and ("cannot be reached" in str(error.value)) == (reason is not None)

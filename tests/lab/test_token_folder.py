@@ -1,6 +1,7 @@
 """Documents of any source become a token folder: complete or absent, identified by content, with every fault named."""
 
 import gzip
+import importlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 
 from whence.errors import WhenceError
 from whence.lab.data import documents as source_module
-from whence.lab.data import prepare
+from whence.lab.data import hub, prepare
 from whence.lab.data.documents import DocumentOptions, TextLimit, read_documents, stream_dataset
 from whence.lab.data.prepare import PrepareSettings, prepare_tokens
 from whence.lab.data.token_folder import TokenFolder, is_token_folder
@@ -96,8 +97,29 @@ def test_a_stream_without_a_network_says_so():
         raise ConnectionError("no route")
         yield
 
-    with pytest.raises(WhenceError, match=r"hf:some/web .*no route.* needs a network; .*save_to_disk"):
+    with pytest.raises(WhenceError, match=r"hf:some/web .*no route.* needs a network .*save_to_disk"):
         list(stream_dataset({"train": rows()}, "text", "hf:some/web"))
+
+
+@pytest.mark.parametrize("reason", [None, "the hub cannot be reached"])
+@pytest.mark.parametrize("read", [hub.read_hub_table, hub.stream_splits])
+def test_no_request_is_repeated_if_the_hub_cannot_be_reached(read, reason, monkeypatch):
+    import huggingface_hub.constants
+
+    datasets = pytest.importorskip("datasets")
+    switches, seen = (huggingface_hub.constants, datasets.config), []
+    for module in switches:
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+
+    def load(*arguments, **options):
+        seen.extend(module.HF_HUB_OFFLINE for module in switches)
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr(importlib.import_module("whence.hf.load"), "why_hub_offline", lambda: reason)
+    with pytest.raises(WhenceError, match=f"hf:some/web.*{reason or 'no route'}.*check the path.*hf:FOLDER"):
+        read("hf:some/web")
+    assert seen == [reason is not None] * 2 and not any(module.HF_HUB_OFFLINE for module in switches)
 
 
 def test_files_are_documents_unless_a_pattern_marks_their_first_lines(tmp_path):
@@ -205,7 +227,7 @@ def test_a_folder_without_its_manifest_is_incomplete(tokens, rows, tmp_path):
 KILLED = """
 import sys
 from pathlib import Path
-from whence.lab.data import prepare
+from whence.lab.data import hub, prepare
 
 def stop(phase, done, total):
     if phase == prepare.TOKENISE:

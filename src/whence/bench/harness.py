@@ -22,7 +22,7 @@ from whence import hf
 from whence.bench.tasks.catalogue import CORPUS_METRICS, Subset
 from whence.bench.tasks.files import file_checksum
 from whence.errors import WhenceError, require_package, usage_error
-from whence.hf.load import why_hub_offline
+from whence.lab.data.hub import caches_if_unreachable
 from whence.probe.identity import text_checksum
 from whence.probe.probed_model import ProbedModel
 from whence.records import source_hash
@@ -231,8 +231,8 @@ def named_task(text: str) -> list[BenchTask]:
     is_file = path.suffix in (".yaml", ".yml")
     if is_file and not path.is_file():
         raise usage_error("whence bench --task", f"no file {text}", "it must be a task file", "check the path")
-    reason = None if is_file else why_hub_offline()  # the data of a file may be local
-    with quiet_harness(), offline_hub() if reason else nullcontext():
+    # the data of a file may be local
+    with quiet_harness(), nullcontext() if is_file else caches_if_unreachable("whence bench --task") as reason:
         manager = TaskManager(include_defaults=not is_file)  # the index of the harness's tasks takes seconds
         try:
             loaded = manager.load([str(path) if is_file else text])["tasks"]
@@ -254,20 +254,6 @@ def named_task(text: str) -> list[BenchTask]:
             ) from error
     files = {path.name: file_checksum(path)} if is_file else {}
     return [_loaded_task(name, task, version, files) for name, task in loaded.items()]
-
-
-@contextmanager
-def offline_hub() -> Iterator[None]:
-    """Only the local caches of the hub and of datasets, as with ``HF_HUB_OFFLINE=1``: no request, and no retries of it."""
-    modules = [require_package(name, FEATURE, EXTRA) for name in ("huggingface_hub.constants", "datasets.config")]
-    states = [module.HF_HUB_OFFLINE for module in modules]
-    for module in modules:
-        module.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        for module, state in zip(modules, states, strict=True):
-            module.HF_HUB_OFFLINE = state
 
 
 def _loaded_task(name: str, task: Any, version: str, files: dict[str, str]) -> BenchTask:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from whence.lab.data.tables import SPLIT, Table
 PREFIX = "hf:"
 #: the files by which a folder of ``save_to_disk`` is recognised
 SAVED_DICT, SAVED_STATE = "dataset_dict.json", "state.json"
+#: modules of which each holds ``HF_HUB_OFFLINE``
+OFFLINE_SWITCHES = ("huggingface_hub.constants", "datasets.config")
 #: pins the content of WikiText
 WIKITEXT_REVISION = "b08601e04326c79dfdd32d625aee71d232d685c3"
 
@@ -66,7 +68,7 @@ def _load_splits(data: str) -> dict[str, Any]:
     """The splits of a dataset by name, from a local folder or from the Hub."""
     datasets = require_package("datasets", f"--data {data}", "data")
     folder = Path(data.removeprefix(PREFIX)).expanduser()
-    with _without_bars(datasets), _explain_errors("--data", data):
+    with _without_bars(datasets), _open_source("--data", data):
         if folder.is_dir() and _is_saved(folder):
             loaded = datasets.load_from_disk(str(folder))
         else:
@@ -85,7 +87,7 @@ def stream_splits(data: str, revision: str | None = None) -> dict[str, Any]:
     folder = Path(data.removeprefix(PREFIX)).expanduser()
     if folder.is_dir() and _is_saved(folder):
         return _load_splits(data)  # memory-mapped
-    with _explain_errors("whence tokenize", data):
+    with _open_source("whence tokenize", data):
         return dict(datasets.load_dataset(*_repository(data), revision=revision, streaming=True))
 
 
@@ -115,25 +117,52 @@ def _without_bars(datasets: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _explain_errors(subject: str, data: str) -> Iterator[None]:
+def _open_source(subject: str, data: str) -> Iterator[None]:
+    """Read a folder or the Hub inside; an error of a library becomes one that names the data."""
+    with nullcontext() if _is_folder(data) else caches_if_unreachable(subject) as unreachable:
+        try:
+            yield
+        except Exception as error:  # each library has its own class for connection errors
+            raise network_error(subject, data, error, unreachable) from error
+
+
+@contextmanager
+def caches_if_unreachable(subject: str) -> Iterator[str | None]:
+    """Inside, only the local caches of the Hub are read if it cannot be reached: retries of each request take half a minute.
+
+    Yields why it cannot be reached, as a clause; None if it can.
+    """
+    from whence.hf.load import why_hub_offline
+
+    reason = why_hub_offline()
+    modules = [] if reason is None else [require_package(name, subject, "data") for name in OFFLINE_SWITCHES]
+    states = [module.HF_HUB_OFFLINE for module in modules]
+    for module in modules:
+        module.HF_HUB_OFFLINE = True
     try:
-        yield
-    except Exception as error:  # each library has its own class for connection errors
-        raise network_error(subject, data, error) from error
+        yield reason
+    finally:
+        for module, state in zip(modules, states, strict=True):
+            module.HF_HUB_OFFLINE = state
 
 
-def network_error(subject: str, data: str, error: Exception) -> WhenceError:
-    """The error for a dataset that cannot be read."""
+def _is_folder(data: str) -> bool:
+    return Path(data.removeprefix(PREFIX)).expanduser().is_dir()
+
+
+def network_error(subject: str, data: str, error: Exception, unreachable: str | None = None) -> WhenceError:
+    """The error for a dataset that cannot be read. ``unreachable``: why the Hub cannot be reached, as a clause."""
     reason = str(error).splitlines()[0][:160] if str(error) else "no reason"
-    if Path(data.removeprefix(PREFIX)).expanduser().is_dir():
+    if _is_folder(data):
         rule, remedy = "it must be a folder of a dataset", "write it again with save_to_disk, or name a single file"
-    elif isinstance(error, ConnectionError):
-        rule = "a dataset of the Hugging Face Hub needs a network"
-        remedy = "check the network, or download the dataset elsewhere, save it with save_to_disk and pass hf:FOLDER"
+    elif unreachable is not None or isinstance(error, ConnectionError):
+        rule = "a dataset of the Hugging Face Hub needs a network or a copy in the local cache"
+        remedy = "check the path if a file was meant, or the network; a dataset that save_to_disk wrote elsewhere is hf:FOLDER"
     else:
         rule = "it must name an existing file, or a Hugging Face dataset that can be reached"
         remedy = "check the path or the name; a dataset with several configurations is hf:OWNER/NAME/CONFIG"
-    return usage_error(subject, f"{data} ({type(error).__name__}: {reason})", rule, remedy)
+    got = f"{data}, and {unreachable}" if unreachable else f"{data} ({type(error).__name__}: {reason})"
+    return usage_error(subject, got, rule, remedy)
 
 
 def _name_labels(values: dict[str, Any], names: dict[str, list[str] | None]) -> dict[str, Any]:
