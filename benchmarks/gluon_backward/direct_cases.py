@@ -27,7 +27,7 @@ def reference_gradients(
     leaves = [x.double().requires_grad_() for x in (q, k, v, scale, bias)]
     q, k, v, scale, bias = leaves
     length, group = q.shape[2], q.shape[1] // k.shape[1]
-    distance = torch.arange(length)[:, None] - torch.arange(length)
+    distance = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
     place = distance.clamp(min=0)
     logits = q @ k.repeat_interleave(group, 1).mT * scale[:, place] + bias[:, place]
     logits = logits.masked_fill(distance < 0, -torch.inf)
