@@ -82,6 +82,7 @@ def run(
     loaded = select_by_name(load_study_file(path, scale, options), only or [], path)
     experiments = [one for one in loaded if isinstance(one, Experiment)]
     if experiments:
+        refuse_for_experiments(path, shard, executor)
         jobs = jobs or (1 if quick else default_jobs())
         compute_experiments(experiments, path, scale, options, out, quick=quick, jobs=jobs)
         run_experiments(experiments, out, quick, results)
@@ -91,6 +92,16 @@ def run(
     studies = [one for one in loaded if isinstance(one, Study)]
     title = studies[0].question if len(studies) == 1 else f"{study}: {len(studies)} studies"
     run_studies(studies, out, jobs, title, executor, shard=shard, results=results)
+
+
+def refuse_for_experiments(path: Path, shard: str | None, executor: str) -> None:
+    """Raise for options of studies. Every task of an array job would compute all experiments."""
+    for option, value in (("--shard", shard), ("--executor", None if executor == "local" else executor)):
+        if value is not None:
+            rule = f"{path.name} has experiments, which one command computes on one machine"
+            raise usage_error(
+                f"whence run {option}", value, rule, f"leave out {option}; --jobs sets how many run at a time"
+            )
 
 
 def select_by_name(loaded: list[Study | Experiment], names: list[str], path: Path) -> list[Study | Experiment]:
