@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import pack_records
 from whence.cli.app import app
 from whence.errors import WhenceError
+from whence.explore.results import find_reports
 from whence.lab import executors, experiment_runs
 
 STUDY = """
@@ -334,24 +335,51 @@ def test_arguments_of_a_study_file_are_options(studies):
 
 def test_studies_of_one_folder_keep_their_reports(studies):
     """report.html is of the last command; each study has one in its own folder; whence report writes one page of all."""
-    (studies / "studies/mine.py").write_text(STUDY)
-    (studies / "studies/other.py").write_text(
-        STUDY.replace('name="mine", question="Does it', 'name="other", question="Will it')
-    )
+    changes = {"mine": "Does it", "other": "Will it", "third": "Can it"}
+    for name, words in changes.items():
+        text = STUDY.replace('name="mine", question="Does it', f'name="{name}", question="{words}')
+        (studies / f"studies/{name}.py").write_text(text)
     assert "other stud" not in whence("run", "mine", "--jobs", "1").output
     done = whence("run", "other", "--jobs", "1")
-    folders = {path.name.partition("-")[0]: path for path in (studies / "results").glob("*") if path.is_dir()}
-    mine, other = folders["mine"] / "report.html", folders["other"] / "report.html"
+
+    def find(name):
+        (folder,) = (path for path in Path("results").glob(f"{name}-*") if path.is_dir())
+        return folder / "report.html"
+
+    mine, other = find("mine"), find("other")
     assert (
-        "It holds other; results has 1 other study." in done.stderr and str(other.relative_to(studies)) in done.stderr
+        f"It holds other; results has 1 other study. Its report is {mine}. One page of all: whence report results"
+        in (done.stderr)
     )
-    assert "One page of all: whence report results" in done.stderr
-    page = studies / "results/report.html"
+    page = Path("results/report.html")
     assert "Will it run?" in page.read_text() and "Does it run?" not in page.read_text()
     assert "Does it run?" in mine.read_text() and "Will it run?" not in mine.read_text()
     assert other.read_text() == page.read_text()
+    assert [one.path for one in find_reports(Path("results"))] == [mine, page]  # the page holds the other one
+    mine.unlink()  # as of a version that wrote none
+    told = whence("run", "third", "--jobs", "1").stderr
+    assert f"2 other studies. 1 of them keep a report in its own folder, such as {other}. One page of all, and" in told
+    kept = other.read_text()
     assert whence("report", "results").exit_code == 0
-    assert "Will it run?" in page.read_text() and "Does it run?" in page.read_text()
+    assert all(f"{words} run?" in page.read_text() for words in changes.values())
+    assert "<title>Does it run?</title>" in mine.read_text() and "Will it run?" not in mine.read_text()
+    assert other.read_text() == kept
+    assert f"Each keeps a report in its own folder, such as {mine}." in whence("run", "third", "--jobs", "1").stderr
+
+
+def test_an_own_report_names_the_studies_of_its_family(studies):
+    """Its intervals hold together with those of studies that it does not show."""
+    text = STUDY.replace('(Arm("none", "NoPosition()"),)', '(Arm("none", "NoPosition()"), Arm("alibi", "Alibi()"))')
+    text = text.replace("seeds=(0,)", "seeds=(0, 1)")
+    two = text.replace("def studies", "def one").replace("return [", "return ", 1).replace("    )]", "    )")
+    two += "\ndef studies():\n    from dataclasses import replace\n    return [one(), replace(one(), name='other', question='Will it run?')]\n"
+    (studies / "studies/two.py").write_text(two)
+    assert whence("run", "two", "--jobs", "1").exit_code == 0
+    for name, other, question in (("mine", "other", "Does it"), ("other", "mine", "Will it")):
+        (page,) = Path("results").glob(f"{name}-*/report.html")
+        assert f"<title>{question} run?</title>" in page.read_text()
+        assert f"for 2 comparisons, those of this study and of {other}, which another page shows" in page.read_text()
+    assert "for 2 comparisons. No" in Path("results/report.html").read_text()
 
 
 @pytest.mark.parametrize(
