@@ -4,16 +4,20 @@ import json
 import multiprocessing
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import pack_records
+from whence.cli import report
 from whence.cli.app import app
 from whence.errors import WhenceError
 from whence.explore.results import find_reports
 from whence.lab import executors, experiment_runs
+from whence.lab.arms import Arm
+from whence.lab.study import Budget, Decision, Study, share_family
 
 STUDY = """
 from whence.lab.arms import Arm
@@ -380,6 +384,18 @@ def test_an_own_report_names_the_studies_of_its_family(studies):
         assert f"<title>{question} run?</title>" in page.read_text()
         assert f"for 2 comparisons, those of this study and of {other}, which another page shows" in page.read_text()
     assert "for 2 comparisons. No" in Path("results/report.html").read_text()
+
+
+def test_a_family_of_stated_size_is_known_if_all_its_studies_are_there():
+    study = Study(
+        name="s", question="q", task="copy", arms=(Arm("a", "none"), Arm("b", "alibi")), seeds=(0,), budget=Budget(steps=1),
+        decision=Decision(baseline="a"),
+    )  # fmt: skip
+    two = share_family([study, replace(study, name="t")])
+    assert report._find_family([*two, study], 0) == [0, 1] and report._find_family([*two, study], 2) == [2]
+    assert report._find_family(two[:1], 0) == report._find_family([*two, *two], 0) == []
+    with_hashes = [{"name": "copy", "hash": "1"}, {"name": "copy", "hash": "2"}, {"name": "recall", "hash": "3"}]
+    assert report._tell_apart(with_hashes) == ["copy 1", "copy 2", "recall"]
 
 
 @pytest.mark.parametrize(
