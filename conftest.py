@@ -99,11 +99,12 @@ def whence_here(monkeypatch, capfd):
 @pytest.fixture
 def forked_workers(monkeypatch):
     """Worker processes fork from one that has loaded everything; each alone takes seconds to load torch."""
-    from whence.lab import executors
+    from whence.lab import executors, experiment_runs
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["whence.lab.runner", "whence.lab.training", "accelerate", "torch._dynamo"])
-    monkeypatch.setattr(executors, "get_context", lambda method: context)
+    for module in (executors, experiment_runs):
+        monkeypatch.setattr(module, "get_context", lambda method: context)
 
 
 @pytest.fixture

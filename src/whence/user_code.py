@@ -14,6 +14,22 @@ from whence.plugins import is_installed
 TRACEBACK = "WHENCE_TRACEBACK"
 
 
+class ErrorInWorker(Exception):
+    """An error of another process: its one line, None for an error of whence, and its traceback as text."""
+
+    def __init__(self, line: str | None, traceback_text: str) -> None:
+        super().__init__(line, traceback_text)
+        self.line, self.traceback_text = line, traceback_text
+
+    @classmethod
+    def of(cls, error: Exception) -> ErrorInWorker:
+        """In the process of the error, where its frames are known."""
+        return cls(describe_user_error(error), "".join(traceback.format_exception(error)))
+
+    def __str__(self) -> str:
+        return self.line or self.traceback_text
+
+
 def show_tracebacks() -> bool:
     """Whether the user wants whole tracebacks."""
     return os.environ.get(TRACEBACK, "0") not in ("", "0")
@@ -21,6 +37,8 @@ def show_tracebacks() -> bool:
 
 def describe_user_error(error: Exception) -> str | None:
     """File, line, function, and the first line of an error of the user's code; None for an error of whence."""
+    if isinstance(error, ErrorInWorker):
+        return error.line
     frame = find_user_frame(error)
     if frame is None:
         return None

@@ -90,3 +90,22 @@ def test_an_empty_and_a_missing_folder_are_sentences(tmp_path):
     for folder, said in ((str(tmp_path / "missing"), "missing"), (" ", "nothing")):
         message = list_results(folder)[2]
         assert 'role="alert"' in message and "Folder got" in message and said in message
+
+
+def write_study(path, *hashes, text=""):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    studies = "".join(f'<p class="kicker">copy · 2 arms · <code>{one}</code></p>' for one in hashes)
+    path.write_text(render_page("rotary on copy", studies + text, "today"))
+
+
+def test_a_report_of_the_same_title_is_listed_unless_the_one_above_shows_its_study(tmp_path):
+    def find():
+        return [one.path.relative_to(tmp_path).as_posix() for one in find_reports(tmp_path)]
+
+    write_study(tmp_path / "two/report.html", "0123abcd", "4567abcd")
+    write_study(tmp_path / "two/copy-0123/report.html", "0123abcd", text="with another study")
+    assert find() == ["two/report.html"]
+    write_study(tmp_path / "two/report.html", "4567abcd")  # by the next command
+    assert find() == ["two/copy-0123/report.html", "two/report.html"]
+    write_study(tmp_path / "beside/report.html", "4567abcd")  # of another folder
+    assert find() == ["beside/report.html", "two/copy-0123/report.html", "two/report.html"]

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 from qwen3_pair import SPEC, VOCABULARY, copy_qwen3_weights, tiny_qwen3
+from transformers import DataCollatorWithFlattening
 
 from whence import WhenceError
 from whence.hf import AttentionRows, WhenceConfig, WhenceForCausalLM, capture
@@ -24,6 +25,12 @@ GREEDY = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token
 def _no_grad():
     with torch.no_grad():
         yield
+
+
+@pytest.fixture
+def fresh_compiler():
+    """Compiled calls of other tests count to the limit of recompilations."""
+    torch.compiler.reset()
 
 
 def make(position):
@@ -103,6 +110,44 @@ def test_ids_with_gaps_and_a_cache(any_model):
     torch.testing.assert_close(torch.cat([middle, rest], 1), whole[:, 3:], **CLOSE)
 
 
+def test_segments_with_gaps(any_model):
+    """The last id of one segment is the highest of all."""
+    segments, ids = torch.tensor([0, 0, 0, 1, 1, 1, 1, 1]), torch.tensor([[0, 3, 9, 0, 1, 5, 6, 9]])
+    together = any_model(tokens(), position_ids=ids, segment_ids=segments).logits
+    for part in (slice(0, 3), slice(3, 8)):
+        alone = any_model(tokens()[:, part], position_ids=ids[:, part], attention_mask=ONES[:, part]).logits
+        torch.testing.assert_close(together[:, part], alone, **CLOSE)
+
+
+def test_arguments_that_change_nothing_are_ignored(any_model):
+    """As programs of transformers pass them."""
+    collate = DataCollatorWithFlattening(return_flash_attn_kwargs=True, return_seq_idx=True)
+    texts = [tokens()[0, :length].tolist() for length in (3, 1, 4)]
+    batch = collate([{"input_ids": text} for text in texts])
+    assert {"cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"} < batch.keys()
+    output = any_model(**batch)
+    wanted = [any_model(torch.tensor([text])).logits for text in texts]
+    torch.testing.assert_close(output.logits, torch.cat(wanted, 1), **CLOSE)
+    segments = {"segment_ids": batch["seq_idx"][0].long(), "seq_idx": batch["seq_idx"]}
+    assert torch.equal(any_model(batch["input_ids"], **segments).logits, output.logits)
+    one = {"cu_seq_lens_q": torch.tensor([0, 8]), "max_length_q": 8, "seq_idx": torch.full((3, 8), 5)}
+    first = any_model(tokens(), use_cache=True, cache_position=torch.arange(8), token_type_ids=tokens(), **one)
+    assert torch.equal(first.logits, any_model(tokens(), inputs_embeds=None).logits)
+    any_model(tokens(), past_key_values=first.past_key_values, cache_position=torch.arange(8, 16))
+
+
+def test_a_compiled_model_takes_them(fresh_compiler):
+    model = make(POSITIONS[0])
+    run = torch.compile(model, backend="aot_eager")
+    bounds = {"cu_seq_lens_q": torch.tensor([0, 3, 4, 8]), "max_length_q": 4}
+    usual = model(tokens(), position_ids=PACKED).logits
+    torch.testing.assert_close(run(tokens(), position_ids=PACKED, **bounds).logits, usual, **CLOSE)
+    with pytest.raises(RuntimeError, match="other packed sequences"):
+        run(tokens(), position_ids=torch.arange(8)[None], **bounds)
+    with pytest.raises(RuntimeError, match="ids below 0"):
+        run(tokens(), position_ids=torch.arange(-3, 5)[None])
+
+
 def test_input_embeddings_take_the_ids():
     model = make("Learned(max_length=64)")
     moved = make("Learned(max_length=64)")
@@ -155,7 +200,7 @@ def test_generate_without_ids_passes_none(any_model, monkeypatch):
     assert len(seen) == 5 and all(ids is None for ids in seen)
 
 
-def test_gradients_of_a_compiled_model_and_of_checkpointing():
+def test_gradients_of_a_compiled_model_and_of_checkpointing(fresh_compiler):
     results = []
     for kind in ("plain", "checkpointed", "compiled"):
         model = make(POSITIONS[0]).train()
@@ -202,7 +247,29 @@ INVALID = [
         {"position_ids": PACKED, "segment_ids": torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])},
         r"do not increase.*segment_ids",
     ),
-    ({"position_ids": torch.arange(8)[None], "past_key_values": 8}, r"do not increase.*cache"),
+    ({"position_ids": torch.arange(8)[None], "past_key_values": 8}, r"do not increase after those of the cache.*above"),
+    ({"position_ids": PACKED, "use_cache": True}, r"do not increase.*use_cache=False or segment_ids"),
+    ({"position_ids": torch.arange(-3, 5)[None]}, r"got ids below 0, but positions start at 0; add the same number"),
+    (
+        {"position_ids": torch.tensor([[-1, 0, 1, 2, -1, 0, 1, 2]]), "segment_ids": torch.arange(8) // 4},
+        r"got ids below 0",
+    ),
+    ({"position_ids": torch.arange(8, device="meta")}, r"got ids on meta.*device cpu.*\.to\(input_ids\.device\)"),
+    (
+        {"seq_idx": PACKED.expand(3, 8)},
+        r"seq_idx=\.\.\.\) got other packed sequences.*pass position_ids that start again",
+    ),
+    ({"cu_seq_lens_q": torch.tensor([0, 3, 8])}, r"cu_seq_lens_q=\.\.\.\) got other packed sequences.*or segment_ids"),
+    (
+        {"cu_seq_lens_k": torch.tensor([0, 3, 8]), "position_ids": PACKED},
+        r"cu_seq_lens_k=\.\.\.\) got other packed sequences",
+    ),
+    ({"cu_seq_lens_q": torch.tensor([[0, 8]])}, r"cu_seq_lens_q.*\[1, 2\].*bounds.*leave it out"),
+    ({"seq_idx": torch.zeros(1, 8).long()}, r"seq_idx.*\[1, 8\].*sequences \[3, 8\].*leave it out"),
+    ({"cache_position": torch.arange(1, 9)}, r"cache_position.*got other places.*the 0 of the cache; leave it out"),
+    ({"cache_position": torch.arange(9)}, r"cache_position.*\[9\].*integers \[8\]"),
+    ({"inputs_embeds": torch.zeros(3, 8, 4)}, r"inputs_embeds.*embeds tokens itself; pass input_ids"),
+    ({"atention_mask": ONES}, r"got atention_mask=.*did you mean attention_mask\?"),
 ]
 
 

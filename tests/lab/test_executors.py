@@ -20,6 +20,7 @@ from whence.lab.arms import parse_arm
 from whence.lab.study import Budget, Decision, Study
 from whence.lab.study_files import load_study_file
 from whence.lab.study_task import build_model
+from whence.lab.workers import end_with_parent
 
 STUDY = """
 from whence.lab.arms import parse_arm
@@ -247,6 +248,20 @@ def test_workers_end_with_their_parent(stopped_groups):
     end = json.loads((stopped_groups / "kill.json").read_text())
     assert end["code"] == -signal.SIGKILL and not end["orphans"]
     assert len(list((stopped_groups / "kill").rglob("*seed?.json"))) == 2
+
+
+def test_workers_leave_interrupts_to_their_parent():
+    """Ctrl-C reaches the whole group of a terminal."""
+
+    def interrupt_itself():
+        end_with_parent()
+        os.kill(os.getpid(), signal.SIGINT)
+        os._exit(7)
+
+    process = multiprocessing.get_context("fork").Process(target=interrupt_itself)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 7
 
 
 def test_a_compiled_run_learns_the_same(tmp_path, monkeypatch):

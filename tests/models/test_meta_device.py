@@ -1,5 +1,8 @@
 """A model built on the meta device has the parameters of the real one and no memory, and wrong sizes raise there too."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 from small_models import HEAD_WIDTH, HEADS, WIDTH, decoder_spec, encoder_spec
@@ -33,6 +36,18 @@ def test_every_mechanism(entry, made_there):
     filled = model.to_empty(device="cpu")
     filled.load_state_dict(real.state_dict())
     assert shapes(filled) == shapes(real)
+
+
+def test_constants_that_no_state_dict_holds_are_named_in_the_guide():
+    """After to_empty and load_state_dict they are arbitrary numbers, so such a model is built with values."""
+    page = (Path(__file__).parents[2] / "docs/models.md").read_text()
+    named = re.search(r"The constants of\n(.*) are not in a state dict", page)[1]
+    found = set()
+    for entry in CATALOGUE:
+        model = build(decoder_spec(), entry.make(HEADS, HEAD_WIDTH))
+        if {name for name, _ in model.named_buffers()} - model.state_dict().keys():
+            found.add(entry.name)
+    assert set(re.findall(r"`(\w+)`", named)) == found
 
 
 def make_encoder():

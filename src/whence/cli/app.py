@@ -24,7 +24,7 @@ from whence.cli import bench, compare, discover, doctor, explore, mend, probe, r
 from whence.cli import run as run_command
 from whence.errors import Terminated, WhenceError, usage_error
 from whence.plugins import COMMANDS, entry_points, require_unique
-from whence.user_code import describe_user_error, show_tracebacks
+from whence.user_code import ErrorInWorker, describe_user_error, show_tracebacks
 
 EXAMPLES = """Examples:
 
@@ -129,7 +129,9 @@ def run() -> None:
             sys.exit(2)
         text = describe_user_error(error)
         if text is None or show_tracebacks():
-            raise
+            if not isinstance(error, ErrorInWorker):
+                raise
+            text = error.traceback_text
         print(text, file=sys.stderr)
         sys.exit(1)
     if code == INTERRUPTED:

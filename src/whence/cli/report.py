@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,9 @@ from whence.cli.run import summarize_study
 from whence.errors import usage_error
 from whence.records import find_folders
 from whence.report.record_page import DISCOVERY, PROFILES
+
+if TYPE_CHECKING:
+    from whence.lab.study import Study
 
 HELP = (
     "Write the report of the studies, probes, trials of cures, benchmarks or discoveries in a folder, from their records alone. Compare "
@@ -133,8 +136,9 @@ def report_folder(folder: Path, out: Path | None) -> list[dict[str, Any]]:
     if folders:
         studies: list[dict[str, Any]] = []
         page = write_report(
-            folders, out or folder / REPORT, None, f"whence report {folder}", _print_warning, studies.append
-        )
+            folders, out or folder / REPORT, None, f"whence report {folder}", _print_warning, studies.append,
+            [place for place in folders if place.is_dir() and not (place / REPORT).exists()],
+        )  # fmt: skip
         print(f"report: {page}")
         reports.append({"kind": "studies", "report": page, "studies": [summarize_study(study) for study in studies]})
     return reports
@@ -147,13 +151,13 @@ def write_report(
     command: str,
     warn: Callable[[str], None] = lambda problem: None,
     on_study: Callable[[dict[str, Any]], None] = lambda study: None,
-    study_reports: bool = False,
+    own_reports: Collection[Path] = (),
 ) -> Path:
     """Write one self-contained HTML report of several studies.
 
     It shows the commands that the studies store, or ``command`` if they store none. ``warn`` is called for each record
-    that cannot be read, and ``on_study`` with the findings of each study. With ``study_reports`` each study gets a report
-    in its own folder too, with the same numbers: the comparisons of all of them are one family.
+    that cannot be read, and ``on_study`` with the findings of each study. The studies of ``own_reports``, some of the
+    folders, get a report in their own folder too, with the same numbers: the comparisons of all studies are one family.
     """
     from whence import records
     from whence.lab.results import collect_findings, load_study
@@ -168,10 +172,29 @@ def write_report(
             warn(f"{study['name']}: {problem}")
         on_study(study)
     records.write_text(out, page(findings))
-    if study_reports:
-        for study, folder, own in zip(studies, folders, findings["studies"], strict=True):
+    labels = _tell_apart(findings["studies"])
+    for index, (study, folder) in enumerate(zip(studies, folders, strict=True)):
+        if folder in own_reports and folder / REPORT != out:
+            others = [labels[other] for other in _find_family(studies, index) if other != index]
+            own = findings["studies"][index] | {"compared_with": others}
             records.write_text(folder / REPORT, page({**findings, "title": title_studies([study]), "studies": [own]}))
     return out
+
+
+def _find_family(studies: Sequence[Study], index: int) -> list[int]:
+    """The indices of the studies whose comparisons are one family with those of a study; none if they are not known."""
+    stated = studies[index].decision.comparisons
+    family = [other for other, study in enumerate(studies) if study.decision.comparisons == stated]
+    known = stated is None or stated == sum(studies[other].contrasts for other in family)
+    return family if known else []
+
+
+def _tell_apart(studies: list[dict[str, Any]]) -> list[str]:
+    """The names of studies, with their hashes where names are equal."""
+    names = [study["name"] for study in studies]
+    return [
+        study["name"] if names.count(study["name"]) == 1 else f"{study['name']} {study['hash']}" for study in studies
+    ]
 
 
 def _print_warning(problem: str) -> None:

@@ -82,6 +82,7 @@ def run(
     loaded = select_by_name(load_study_file(path, scale, options), only or [], path)
     experiments = [one for one in loaded if isinstance(one, Experiment)]
     if experiments:
+        refuse_for_experiments(path, shard, executor)
         jobs = jobs or (1 if quick else default_jobs())
         compute_experiments(experiments, path, scale, options, out, quick=quick, jobs=jobs)
         run_experiments(experiments, out, quick, results)
@@ -91,6 +92,16 @@ def run(
     studies = [one for one in loaded if isinstance(one, Study)]
     title = studies[0].question if len(studies) == 1 else f"{study}: {len(studies)} studies"
     run_studies(studies, out, jobs, title, executor, shard=shard, results=results)
+
+
+def refuse_for_experiments(path: Path, shard: str | None, executor: str) -> None:
+    """Raise for options of studies. Every task of an array job would compute all experiments."""
+    for option, value in (("--shard", shard), ("--executor", None if executor == "local" else executor)):
+        if value is not None:
+            rule = f"{path.name} has experiments, which one command computes on one machine"
+            raise usage_error(
+                f"whence run {option}", value, rule, f"leave out {option}; --jobs sets how many run at a time"
+            )
 
 
 def select_by_name(loaded: list[Study | Experiment], names: list[str], path: Path) -> list[Study | Experiment]:
@@ -193,6 +204,30 @@ def count_missing_runs(states: list[StudyProgress], index: int, count: int) -> i
     )
 
 
+def _describe_other_studies(out: Path, shown: list[str], others: list[Path]) -> str:
+    """Where the reports of studies are that a report does not hold. Earlier versions wrote one for the whole folder alone."""
+    from whence.cli.report import REPORT
+
+    kept = [folder / REPORT for folder in others if (folder / REPORT).exists()]
+    text = f"It holds {', '.join(shown)}; {out} has {len(others)} other {'study' if len(others) == 1 else 'studies'}. "
+    if kept:
+        count = (
+            "It keeps"
+            if len(others) == 1
+            else "Each keeps"
+            if len(kept) == len(others)
+            else f"{len(kept)} of them keep"
+        )
+        text += (
+            f"{count} a report in its own folder, such as {kept[0]}. "
+            if len(others) > 1
+            else f"Its report is {kept[0]}. "
+        )
+    missing = len(others) - len(kept)
+    more = "" if not missing else f", and a report for {'the one' if missing == 1 else f'the {missing}'} without"
+    return f"{text}One page of all{more}: whence report {out}"
+
+
 def run_studies(
     studies: list[Study],
     out: Path,
@@ -249,19 +284,14 @@ def run_studies(
         return
     findings: list[dict[str, Any]] = []
     page = write_report(
-        folders, out / REPORT, title, records.rerun_command() or "whence", on_study=findings.append, study_reports=True
+        folders, out / REPORT, title, records.rerun_command() or "whence", on_study=findings.append, own_reports=folders
     )
     own_pages = [folder / REPORT for folder in folders]
     print_summary(findings)
     print(f"report: {page}")
-    others = len(records.find_folders(out, "study.json")) - len(folders)
-    if others > 0:
-        names = ", ".join(study["name"] for study in findings)
-        print(
-            f"It holds {names}; {out} has {others} other {'study' if others == 1 else 'studies'}. Each study keeps its report in "
-            f"its own folder, such as {own_pages[0]}. One page of all: whence report {out}",
-            file=sys.stderr,
-        )
+    others = [folder for folder in records.find_folders(out, "study.json") if folder not in folders]
+    if others:
+        print(_describe_other_studies(out, [study["name"] for study in findings], others), file=sys.stderr)
     results.update(report=page, study_reports=own_pages, studies=[summarize_study(study) for study in findings])
     if problems:
         raise typer.Exit(1)

@@ -26,6 +26,8 @@ KINDS = {
     PROFILES: "profiles of a model",
 }
 REPORTS = ("report.html", "comparison.html")
+#: in a page, once for each study
+STUDY_HASH = re.compile(rb'<p class="kicker">[^\n]*?<code>([0-9a-f]+)</code></p>')
 MAX_DEPTH = 6
 MAX_CHARS = 12_000_000
 
@@ -52,8 +54,9 @@ def find_reports(folder: Path) -> list[FoundReport]:
         reports = [name for name in REPORTS if name in names]
         for name in reports:
             title = _read_title(path / name)
-            alike = any(one.title == title and one.path.parent in path.parents for one in found)
-            if title is not None and not alike:  # the studies of a comparison are folders beside their report
+            above = [one.path for one in found if one.has_report and one.path.parent in path.parents]
+            # the studies of a comparison are folders beside their report
+            if title is not None and not any(_holds(report, path / name) for report in above):
                 found.append(FoundReport(path / name, title, kind or _find_kind_below(path) or "report", True))
         covered = any(one.has_report and one.path.parent in path.parents for one in found)
         if kind and not reports and not covered:
@@ -131,6 +134,13 @@ def _list_packed(path: Path) -> set[str]:
             return set(packed.namelist())
     except (zipfile.BadZipFile, OSError):
         return set()
+
+
+def _holds(report: Path, own: Path) -> bool:
+    """Whether a report shows all studies of another one, or is the same file."""
+    text, other = (path.read_bytes() for path in (report, own))
+    studies = set(STUDY_HASH.findall(other))
+    return studies <= set(STUDY_HASH.findall(text)) if studies else text == other
 
 
 def _read_title(path: Path) -> str | None:

@@ -8,6 +8,7 @@ The config stores the Position as its text (see ``whence.position.expression``).
 
 from __future__ import annotations
 
+import inspect
 from contextlib import nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from whence import plugins
 from whence.errors import WhenceError, require_package, usage_error
+from whence.hf.extra_arguments import check_extra_arguments
 from whence.hf.position_ids import resolve_position_ids
 from whence.hf.settings import describe, difference
 from whence.models import Caches, Decoder, ModelSpec, build
@@ -267,6 +269,7 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         segment_ids: Tensor | None = None,
         num_items_in_batch: int | Tensor | None = None,
         position_ids: Tensor | None = None,
+        **further: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Next-token logits ``[B, T, vocab_size]``.
 
@@ -285,6 +288,8 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
             position_ids: ``[B, T]`` or ``[1, T]`` positions that increase in each segment; by default the real tokens before
                 each token of its segment are counted, which continues after those of the cache. As in transformers, ids that
                 start again are packed sequences, where neither a mask nor a cache is passed.
+            further: arguments of other models. ``cu_seq_lens_*``, ``max_length_*``, ``seq_idx``, ``cache_position`` and
+                ``token_type_ids`` are ignored where they change nothing; all others are an error.
         """
         if input_ids is None:
             got, rule = "no input_ids", "the decoder embeds tokens itself"
@@ -298,6 +303,10 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
         if position_ids is not None:
             body.check_tokens(input_ids)
             positions, segment_ids = resolve_position_ids(body, position_ids, input_ids, key_mask, segment_ids, caches)
+        if further:
+            body.check_tokens(input_ids)
+            seen = 0 if cache is None else cache.get_seq_length()
+            check_extra_arguments(further, ARGUMENTS, input_ids, segment_ids, seen)
         weights: list[Tensor] | None = [] if wants_weights else None
         states: list[Tensor] | None = [] if wants_states else None
         with nullcontext() if weights is None else reference_backend(body):
@@ -371,6 +380,12 @@ class WhenceForCausalLM(PreTrainedModel, GenerationMixin):
             "the vocabulary is fixed when the model is built",
             "build a model with a larger vocab_size",
         )
+
+
+#: the names of the arguments of a call
+ARGUMENTS = tuple(
+    name for name in inspect.signature(WhenceForCausalLM.forward).parameters if name not in ("self", "further")
+)
 
 
 def _positions(decoder: Decoder) -> list[torch.nn.Module]:

@@ -30,20 +30,37 @@ def resolve_position_ids(
         segment_ids = _find_packed_sequences(wide)
     counted = body.count_positions(tokens, key_mask, segment_ids, cache)
     real = torch.ones_like(wide, dtype=torch.bool) if key_mask is None else key_mask
-    agree, increase = ((wide == counted) | ~real).all(), _increase(wide, counted, real, segment_ids)
+    agree, increase = ((wide == counted) | ~real).all(), _increase(wide, real, segment_ids)
+    # the smallest id that a token can have is the one that it gets by counting
+    follow = ((wide >= counted) | ~real).all()
     if not torch_modes.can_read_values(wide, real):
         if torch_modes.is_tracing() and not torch_modes.is_exporting():
             torch._assert_async(increase, INCREASE_WHILE_TRACING)
+            torch._assert_async(follow, FOLLOW_WHILE_TRACING)
     elif bool(agree):
         return None, segment_ids
     elif not bool(increase):
         rule = "a token attends to tokens of its segment and of the cache at lower positions"
-        remedy = "omit position_ids, or pass segment_ids for packed sequences"
-        raise _ids_error("ids that do not increase", rule, remedy)
+        packed = "segment_ids" if cache is None else "use_cache=False or segment_ids"
+        raise _ids_error("ids that do not increase", rule, f"omit position_ids, or pass {packed} for packed sequences")
+    elif not bool(follow) and bool(((wide < 0) & real).any()):
+        remedy = "add the same number to all ids of a sequence, or omit position_ids"
+        raise _ids_error("ids below 0", "positions start at 0", remedy)
+    elif not bool(follow):  # they increase, so it is the first id of a segment that the cache holds
+        rule = "a token attends to tokens of the cache at lower positions"
+        remedy = "pass ids above the last one of the cache, or omit position_ids"
+        raise _ids_error("ids that do not increase after those of the cache", rule, remedy)
     return torch.where(real, wide, 0), segment_ids
 
 
-INCREASE_WHILE_TRACING = "WhenceForCausalLM(position_ids=...) got ids that do not increase; omit them, or pass segment_ids for packed sequences."
+INCREASE_WHILE_TRACING = (
+    "WhenceForCausalLM(position_ids=...) got ids that do not increase; omit them, or pass segment_ids, or use_cache=False where a cache is "
+    "made, for packed sequences."
+)
+FOLLOW_WHILE_TRACING = (
+    "WhenceForCausalLM(position_ids=...) got ids below 0, or not above the last one of the cache; add the same number to all ids of a "
+    "sequence, or omit them."
+)
 GAPS_WHILE_TRACING = "WhenceForCausalLM(position_ids=...) got ids with gaps and no attention_mask; pass attention_mask=torch.ones_like(input_ids)."
 
 
@@ -72,17 +89,16 @@ def _find_packed_sequences(ids: Tensor) -> Tensor | None:
     return starts.long().cumsum(-1) if bool(starts.any()) else None
 
 
-def _increase(ids: Tensor, counted: Tensor, real: Tensor, segment_ids: Tensor | None) -> Tensor:
-    """Whether the ids of real tokens increase in each segment, after those of the cache: a bool scalar."""
+def _increase(ids: Tensor, real: Tensor, segment_ids: Tensor | None) -> Tensor:
+    """Whether the ids of real tokens increase in each segment: a bool scalar."""
     ordered = ids
     if segment_ids is not None:  # ids of later segments are moved above those of earlier ones
         changes = torch.zeros_like(ids)
         changes[:, 1:] = segment_ids.expand(ids.shape).diff(dim=-1) != 0
-        ordered = ids + changes.cumsum(-1) * (ids.max() + 1)
-    highest = ordered.masked_fill(~real, -1).cummax(-1).values
+        ordered = ids + changes.cumsum(-1) * (ids.amax() - ids.amin() + 1)
+    highest = ordered.masked_fill(~real, torch.iinfo(ordered.dtype).min).cummax(-1).values
     rising = (ordered[:, 1:] > highest[:, :-1]) | ~real[:, 1:]
-    # the smallest id that a token can have is the one that it gets by counting
-    return rising.all() & ((ids >= counted) | ~real).all()
+    return rising.all()
 
 
 def _ids_error(got: str, rule: str, remedy: str) -> WhenceError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle
@@ -57,7 +57,10 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
     rows = "".join(_results_row(arm, study, units, styles, any_failed) for arm in sort_best_first(study))
     label = "Results per arm, best first"
     table = f'<table class="results"><caption>{label}.</caption><thead>{head}</thead><tbody>{rows}</tbody></table>'
-    return scrollable(table, label) + f'<p class="small">{html.escape(_results_note(comparison, any_failed))}</p>'
+    return (
+        scrollable(table, label)
+        + f'<p class="small">{html.escape(_results_note(comparison, any_failed, study.get("compared_with", ())))}</p>'
+    )
 
 
 def _results_row(
@@ -109,14 +112,14 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
     ]
 
 
-def _results_note(comparison: dict[str, Any] | None, any_failed: bool) -> str:
+def _results_note(comparison: dict[str, Any] | None, any_failed: bool, others: Sequence[str]) -> str:
     ending = f"{NO_VALUE} means n/a (baseline, too few seeds or no variance)." + (
         "" if any_failed else " No seed failed or diverged."
     )
     if not comparison:
         return f"No test was made. The interval is of the mean over seeds. {ending}"
     return (
-        f"{describe_rule(comparison)} Seeds needed: further seeds that would probably decide if the true difference is the "
+        f"{describe_rule(comparison, others)} Seeds needed: further seeds that would probably decide if the true difference is the "
         f"one seen. {ending}"
     )
 

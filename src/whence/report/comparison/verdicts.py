@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from whence.report.comparison.arm_style import ArmStyle, baseline_name
@@ -191,7 +191,11 @@ def _verdict_list(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:
         missing = [arm["name"] for arm in study["arms"] if arm["name"] not in compared and not describe_failures(arm)]
         if missing:
             items.append(_item(*UNDECIDED, f"{html.escape(join_names(missing))}: not compared."))
-    rule = f'<p class="small">{html.escape(describe_rule(comparison))}</p>' if comparison else ""
+    rule = (
+        f'<p class="small">{html.escape(describe_rule(comparison, study.get("compared_with", ())))}</p>'
+        if comparison
+        else ""
+    )
     if comparison and study["plan_change"]:
         rule = f"<p>{html.escape(study['plan_change'])}</p>{rule}"
     more = ""
@@ -218,8 +222,8 @@ def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -
     return items
 
 
-def describe_rule(comparison: dict[str, Any]) -> str:
-    """What decided, in one or two sentences."""
+def describe_rule(comparison: dict[str, Any], others: Sequence[str] = ()) -> str:
+    """What decided, in one or two sentences. ``others`` are studies of another page whose comparisons belong to the family."""
     m, level = comparison["m"], f"{100 * comparison['level']:g} %"
     ratio = is_ratio(comparison)
     differences = "differences of logarithms, shown as ratios in %," if ratio else "differences"
@@ -227,6 +231,8 @@ def describe_rule(comparison: dict[str, Any]) -> str:
         f"Decided by paired {differences} over common seeds with moderated variances. Intervals hold together at {level} "
         f"for {m} comparison{'' if m == 1 else 's'}"
     )
+    if others:
+        text += f", those of this study and of {join_names([*others])}, which another page shows,"
     if len(comparison["looks"]) > 1:
         text += f" and for looks after {', '.join(map(str, comparison['looks']))} seeds"
     margin = comparison["margin"]
