@@ -195,7 +195,12 @@ def test_no_difference_is_beyond_the_largest():
 
 
 def test_the_bound_needs_items():
-    for differences, got in (({}, "no items"), ({0.0: 0}, "no items"), ({0.0: 3, 1.0: -1}, "the numbers"), ({float("nan"): 3}, "a difference of nan")):
+    for differences, got in (
+        ({}, "no items"),
+        ({0.0: 0}, "no items"),
+        ({0.0: 3, 1.0: -1}, "the numbers"),
+        ({float("nan"): 3}, "a difference of nan"),
+    ):
         with pytest.raises(WhenceError, match=rf"bound_mean\(differences\) got {got}.*; pass "):
             bound_mean(differences, 100.0, 0.05)
     with pytest.raises(WhenceError, match=r"bound_mean\(level\) got 0"):
@@ -209,8 +214,14 @@ def test_the_bound_needs_items():
         ({"before": {}, "after": {}}, r"compare_items\(values\) got no items, .*; add the results of items"),
         ({"before": {0: 1.0}}, r"compare_items\(values\) got 1 arms, .*values by item;"),
         ({"before": {0: 1.0}, "after": [1.0]}, r"compare_items\(values\['after'\]\) got a list, .*the item of every"),
-        ({"before": {0: 1.0}, "after": {0: 1.0, "a": 1.0}}, r"compare_items\(values\) got items of type int, str, .*items"),
-        ({"before": {0: 1.0}, "after": {0: 1e301}}, r"values\['after'\]\[0\]\) got 1e\+301 .*from -1e\+300 to .*that item"),
+        (
+            {"before": {0: 1.0}, "after": {0: 1.0, "a": 1.0}},
+            r"compare_items\(values\) got items of type int, str, .*items",
+        ),
+        (
+            {"before": {0: 1.0}, "after": {0: 1e301}},
+            r"values\['after'\]\[0\]\) got 1e\+301 .*from -1e\+300 to .*that item",
+        ),
     ],
 )
 def test_errors_speak_of_items(values, message, largest):

@@ -124,7 +124,9 @@ def _check_differences(subject: str, differences: Iterable[float], largest: floa
     for difference in differences:
         if not abs(difference) <= largest * (1 + ROUNDING):
             rule = f"no difference is beyond largest={largest:g}"
-            raise usage_error(subject, f"a difference of {difference:g}", rule, "pass the largest that the metric allows")
+            raise usage_error(
+                subject, f"a difference of {difference:g}", rule, "pass the largest that the metric allows"
+            )
 
 
 def _bound_above(differences: Mapping[float, float], largest: float, level: float) -> float:
@@ -179,7 +181,9 @@ class ItemLook(Look):
         super().__init__(*layout)
         self.largest = largest
         seen = self.differences[self.layout.common]
-        _check_differences("compare_items(values)", (float(end) for end in (seen.min(), seen.max())) if seen.size else (), largest)
+        _check_differences(
+            "compare_items(values)", (float(end) for end in (seen.min(), seen.max())) if seen.size else (), largest
+        )
 
     def judge(self, index: int, before: Contrast, *, needed: bool) -> Contrast:
         contrast = super().judge(index, before, needed=needed)

@@ -227,14 +227,17 @@ def describe_rule(comparison: dict[str, Any]) -> str:
         f"Decided by paired {differences} over common seeds with moderated variances. Intervals hold together at {level} "
         f"for {m} comparison{'' if m == 1 else 's'}"
     )
+    geometric = " Means are geometric." if ratio else ""
     if len(comparison["looks"]) > 1:
         text += f" and for looks after {', '.join(map(str, comparison['looks']))} seeds"
     margin = comparison["margin"]
     if margin is None:
-        return f"{text}. No margin was stated, so no arms are called equivalent: undecided does not mean equal."
+        return (
+            f"{text}. No margin was stated, so no arms are called equivalent: undecided does not mean equal.{geometric}"
+        )
     if ratio:
         bound = f"{1 + margin / 100:g}"
-        return f"{text}. Equivalent: a ratio certainly between 1 / {bound} and {bound}."
+        return f"{text}. Equivalent: a ratio certainly between 1 / {bound} and {bound}.{geometric}"
     return f"{text}. Equivalent: a difference certainly below {margin:g}."
 
 
