@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from whence import WhenceError
-from whence.statistics import AnalysisPlan, compare_items
+from whence.statistics import AnalysisPlan, compare_items, item_comparison
 from whence.statistics.item_comparison import bound_mean, unseen_share
 
 PLAN = AnalysisPlan(baseline="before", margin=2.0, unit="points")
@@ -233,3 +233,42 @@ def test_errors_speak_of_items(values, message, largest):
 def test_notes_speak_of_items():
     assert compare([1.0], [1.0]).note == "fewer than two common items have a value"
     assert compare([1.0] * 3, [1.0] * 3, replace(PLAN, margin=None), None).note.endswith("so nothing is equivalent")
+
+
+def beside_one_that_varies(size):
+    """An arm without a difference in three items, beside one whose differences are ``size`` in either direction."""
+    same = dict.fromkeys(range(3), 50.0)
+    values = {"none": same, "same": same, "varies": {0: 50.0 + size, 1: 50.0 - size, 2: 50.0 + size}}
+    return compare_items(values, CURES, 100.0).contrasts[0]
+
+
+def test_an_arm_without_a_difference_has_the_wider_of_both_intervals():
+    bound = 100 * unseen_share(3, 0.025)
+    narrow, wide = beside_one_that_varies(20.0), beside_one_that_varies(50.0)
+    assert narrow.interval.high == pytest.approx(bound) and -narrow.interval.low == pytest.approx(bound)
+    assert wide.interval.high > 95 > bound and wide.interval.low < -95
+
+
+def test_an_arm_without_a_difference_needs_the_items_of_both_intervals():
+    assert beside_one_that_varies(20.0).seeds_needed > 500 > 214  # 214 items are enough for the bound
+
+
+def test_the_wider_interval_holds_both_intervals(monkeypatch):
+    noise = [0.04 * (n % 2) - 0.02 for n in range(10)]
+    plain = compare([0.0] * 10, noise, replace(PLAN, margin=None)).interval
+    for ends in ((-0.001, 5.0), (-5.0, 0.001)):
+        monkeypatch.setattr(item_comparison, "bound_mean", lambda *_, ends=ends: ends)
+        found = compare([0.0] * 10, noise)
+        assert (
+            found.verdict == "undecided"
+            and -5 <= found.interval.low <= plain.low < plain.high <= found.interval.high <= 5
+        )
+        assert max(-found.interval.low, found.interval.high) == 5
+
+
+def test_further_items_are_those_of_the_last_look():
+    plan = replace(PLAN, looks=(10, 12))
+    found = compare([0.0] * 10, [0.0] * 10, plan)
+    level = plan.look_levels()[1] / 2
+    assert found.seeds_needed == 272 - 10 and level < plan.look_levels()[0] / 4
+    assert 0.98**272 < level < 0.98**271

@@ -104,11 +104,10 @@ class Look:
         if not differs:
             estimate = 0.0
         rejects_others = 2.0 ** (1 - count) * self.family <= self.level
-        within = self.plan.limit is not None and abs(estimate) < self.plan.limit
         p = min(1.0, 2.0 ** (1 - count) * self.family * self.plan.alpha / self.level) if differs else 1.0
         verdict = read_verdict(estimate, estimate, self.plan, count) if rejects_others else "undecided"
         further = None
-        if needed and verdict == "undecided" and (differs or within):
+        if needed and verdict == "undecided" and (differs or self.plan.margin is not None):
             enough = math.ceil(1 + math.log2(self.family / self.plan.look_levels()[-1]))
             further = max(1, enough - count)
         note = f"no difference varies from {self.block} to {self.block}, so there is no interval, and the sign-flip test decides"
