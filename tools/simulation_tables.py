@@ -122,7 +122,7 @@ def limit_rows(record: Row) -> Table:
 
 
 def candidate_rows(record: Row) -> Table:
-    """Error and power of the tests that were considered: 8 arms against a baseline, 5 seeds."""
+    """Error and power of the tests that were considered: 8 arms, 7 of them compared with a baseline, 5 seeds."""
     found = select(record, "candidate", family="baseline", seeds=5)
     names = list(dict.fromkeys(row["candidate"] for row in found))
     names.sort(key=lambda name: "least favorable" not in name)

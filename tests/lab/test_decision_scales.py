@@ -11,6 +11,7 @@ from whence import WhenceError, records
 from whence.lab import decisions
 from whence.lab.arms import Arm
 from whence.lab.study import Budget, Decision, Study
+from whence.statistics import AnalysisPlan, cohen_d, compare_paired
 
 #: perplexities at many times the trained length; ``apart`` explodes, and ``low`` is lower than ``base`` by 13 or more in every seed
 VALUES = {
@@ -77,6 +78,29 @@ def test_the_margin_is_a_ratio_in_both_directions():
 
     assert verdict(5.0, 1.049) == verdict(5.0, 1 / 1.049) == "equivalent"
     assert verdict(5.0, 1.051) == "worse" and verdict(5.0, 1 / 1.051) == "better"
+
+
+def test_effect_size_is_that_of_logarithms():
+    effect = judge(perplexity_scale="log")["arms"]["apart"]["effect"]
+    logs = [[math.log(value) for value in VALUES[name].values()] for name in ("apart", "base")]
+    assert effect == cohen_d(*logs).to_json()
+    assert (
+        judge()["arms"]["apart"]["effect"]
+        == cohen_d(*(list(VALUES[name].values()) for name in ("apart", "base"))).to_json()
+    )
+
+
+def test_ratios_are_judged_as_differences_of_logarithms():
+    """Interval, p, verdict and further seeds; the margin of 20 % is the logarithm of 1.2."""
+    values = {name: VALUES[name] for name in ("base", "same")} | {"near": {0: 20.0, 1: 17.0, 2: 19.8, 3: 17.1, 4: 27.9}}
+    plan = AnalysisPlan(baseline="base", margin=20.0, scale="log", higher_is_better=False)
+    logs = {name: {seed: math.log(value) for seed, value in own.items()} for name, own in values.items()}
+    on_logs = dataclasses.replace(plan, margin=math.log(1.2), scale="value")
+    found, expected = compare_paired(values, plan), compare_paired(logs, on_logs)
+    for one, other in zip(found.contrasts, expected.contrasts, strict=True):
+        assert (one.verdict, one.seeds_needed) == (other.verdict, other.seeds_needed)
+        assert (one.estimate, one.p, one.interval.low) == pytest.approx((other.estimate, other.p, other.interval.low))
+    assert found.contrasts[1].verdict == "undecided" and found.contrasts[1].seeds_needed is not None
 
 
 def test_the_setting_is_about_perplexity_alone():

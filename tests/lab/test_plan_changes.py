@@ -31,6 +31,10 @@ def build_records(study, hour):
         (change(FIRST, metric="accuracy"), "in metric."),
         (change(FIRST, baseline="alibi", alpha=0.1), "in baseline and alpha."),
         (change(FIRST, perplexity_scale="log"), "in scale of perplexities."),
+        (
+            change(FIRST, perplexity_scale="log", margin=5.0),
+            "in margin and scale of perplexities (the margin of 5 is in per cent now).",
+        ),
         (dataclasses.replace(FIRST, seeds=(0, 1, 2)), "in seeds."),
         (dataclasses.replace(FIRST, arms=ARMS), "in arms."),
     ],
@@ -41,6 +45,13 @@ def test_what_was_planned_otherwise_is_named(later, differs):
     assert ("--until decided" in text) == ("seeds" in differs)  # the advice is about seeds
     assert describe_plan_change(later, build_records(FIRST, 1) + build_records(later, 2)).startswith("4 of ")
     assert describe_plan_change(later, build_records(later, 1)) is None
+
+
+def test_the_same_number_of_a_margin_has_another_unit_on_another_scale():
+    values, ratios = (change(FIRST, margin=2.5, perplexity_scale=scale) for scale in ("value", "log"))
+    for before, now, unit in ((values, ratios, "per cent"), (ratios, values, "units of perplexity")):
+        text = describe_plan_change(now, build_records(before, 1))
+        assert f"theirs in scale of perplexities (the margin of 2.5 is in {unit} now)." in text
 
 
 def test_records_that_another_plan_added_later_are_no_reason():

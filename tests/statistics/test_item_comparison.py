@@ -7,7 +7,8 @@ from math import comb, factorial
 import pytest
 import torch
 
-from whence.statistics import AnalysisPlan, compare_items
+from whence import WhenceError
+from whence.statistics import AnalysisPlan, compare_items, item_comparison
 from whence.statistics.item_comparison import bound_mean, unseen_share
 
 PLAN = AnalysisPlan(baseline="before", margin=2.0, unit="points")
@@ -170,3 +171,104 @@ def test_an_early_look_claims_equivalence_only_if_its_own_items_allow_it():
     late = several(400, plan=plan)["arm 1"]
     assert late.verdict == "equivalent" and late.look == 2
     assert late.interval.high == pytest.approx(100 * unseen_share(400, 0.025 / 3))
+
+
+@pytest.mark.parametrize("largest", [float("nan"), float("inf"), 0.0, -1.0, "100"])
+def test_the_largest_difference_is_a_finite_number_above_0(largest):
+    with pytest.raises(WhenceError, match=r"compare_items\(largest=...\) got .*finite number above 0; pass 100"):
+        compare([0.0, 1.0], [1.0, 1.0], largest=largest)
+    with pytest.raises(WhenceError, match=r"bound_mean\(largest\) got "):
+        bound_mean({0.0: 3}, largest, 0.05)
+
+
+def test_no_difference_is_beyond_the_largest():
+    message = r"got a difference of -?3, but no difference is beyond largest=1; pass the largest"
+    for before, after in (([0.0, 0.0], [3.0, 0.0]), ([3.0, 0.0], [0.0, 0.0])):
+        with pytest.raises(WhenceError, match=r"compare_items\(values\) " + message):
+            compare(before, after, largest=1.0)
+    with pytest.raises(WhenceError, match=r"bound_mean\(differences\) " + message):
+        bound_mean({0.0: 3, -3.0: 1}, 1.0, 0.05)
+    shares = [100 * (1 / 3 + 1 / 3 + 1 / 3) * (1 + 1e-15), 0.0]  # larger by rounding
+    assert compare([0.0, 0.0], shares).verdict == "undecided"
+    values = {"before": {0: 0.0, 1: 0.0}, "after": {0: 0.0, 1: 0.0, 2: 300.0}}  # of one arm alone: no difference
+    assert compare_items(values, PLAN, 100.0).contrasts[0].seeds == 2
+
+
+def test_the_bound_needs_items():
+    for differences, got in (
+        ({}, "no items"),
+        ({0.0: 0}, "no items"),
+        ({0.0: 3, 1.0: -1}, "the numbers"),
+        ({float("nan"): 3}, "a difference of nan"),
+    ):
+        with pytest.raises(WhenceError, match=rf"bound_mean\(differences\) got {got}.*; pass "):
+            bound_mean(differences, 100.0, 0.05)
+    with pytest.raises(WhenceError, match=r"bound_mean\(level\) got 0"):
+        bound_mean({0.0: 3}, 100.0, 0)
+
+
+@pytest.mark.parametrize("largest", [None, 100.0])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"before": {}, "after": {}}, r"compare_items\(values\) got no items, .*; add the results of items"),
+        ({"before": {0: 1.0}}, r"compare_items\(values\) got 1 arms, .*values by item;"),
+        ({"before": {0: 1.0}, "after": [1.0]}, r"compare_items\(values\['after'\]\) got a list, .*the item of every"),
+        (
+            {"before": {0: 1.0}, "after": {0: 1.0, "a": 1.0}},
+            r"compare_items\(values\) got items of type int, str, .*items",
+        ),
+        (
+            {"before": {0: 1.0}, "after": {0: 1e301}},
+            r"values\['after'\]\[0\]\) got 1e\+301 .*from -1e\+300 to .*that item",
+        ),
+    ],
+)
+def test_errors_speak_of_items(values, message, largest):
+    with pytest.raises(WhenceError, match=message) as caught:
+        compare_items(values, PLAN, largest)
+    assert "seed" not in str(caught.value)
+
+
+def test_notes_speak_of_items():
+    assert compare([1.0], [1.0]).note == "fewer than two common items have a value"
+    assert compare([1.0] * 3, [1.0] * 3, replace(PLAN, margin=None), None).note.endswith("so nothing is equivalent")
+
+
+def beside_one_that_varies(size):
+    """An arm without a difference in three items, beside one whose differences are ``size`` in either direction."""
+    same = dict.fromkeys(range(3), 50.0)
+    values = {"none": same, "same": same, "varies": {0: 50.0 + size, 1: 50.0 - size, 2: 50.0 + size}}
+    return compare_items(values, CURES, 100.0).contrasts[0]
+
+
+def test_an_arm_without_a_difference_has_the_wider_of_both_intervals():
+    bound = 100 * unseen_share(3, 0.025)
+    narrow, wide = beside_one_that_varies(20.0), beside_one_that_varies(50.0)
+    assert narrow.interval.high == pytest.approx(bound) and -narrow.interval.low == pytest.approx(bound)
+    assert wide.interval.high > 95 > bound and wide.interval.low < -95
+
+
+def test_an_arm_without_a_difference_needs_the_items_of_both_intervals():
+    assert beside_one_that_varies(20.0).seeds_needed > 500 > 214  # 214 items are enough for the bound
+
+
+def test_the_wider_interval_holds_both_intervals(monkeypatch):
+    noise = [0.04 * (n % 2) - 0.02 for n in range(10)]
+    plain = compare([0.0] * 10, noise, replace(PLAN, margin=None)).interval
+    for ends in ((-0.001, 5.0), (-5.0, 0.001)):
+        monkeypatch.setattr(item_comparison, "bound_mean", lambda *_, ends=ends: ends)
+        found = compare([0.0] * 10, noise)
+        assert (
+            found.verdict == "undecided"
+            and -5 <= found.interval.low <= plain.low < plain.high <= found.interval.high <= 5
+        )
+        assert max(-found.interval.low, found.interval.high) == 5
+
+
+def test_further_items_are_those_of_the_last_look():
+    plan = replace(PLAN, looks=(10, 12))
+    found = compare([0.0] * 10, [0.0] * 10, plan)
+    level = plan.look_levels()[1] / 2
+    assert found.seeds_needed == 272 - 10 and level < plan.look_levels()[0] / 4
+    assert 0.98**272 < level < 0.98**271

@@ -429,3 +429,9 @@ def test_rounding_of_values_near_one_is_no_spread():
     values = {"a": dict.fromkeys(range(4), 1.0), "b": {0: near, 1: near, 2: near, 3: math.nextafter(near, 2.0)}}
     (found,) = against(values, scale="log").contrasts
     assert found.verdict == "undecided" and found.interval is None
+
+
+def test_a_ratio_beyond_the_range_of_a_float_is_infinite():
+    plan = AnalysisPlan("pairs", scale="log")
+    assert plan.to_shown(699.0) == pytest.approx(100 * math.exp(699.0)) and plan.to_shown(700.0) == math.inf
+    assert plan.to_shown(-1e4) == -100

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, geometric_mean
 from typing import Any
 
 from whence.lab.study import PERCENT_METRICS, Study
-from whence.statistics import AnalysisPlan, Contrast, PairedComparison, cohen_d, compare_paired, summary
+from whence.statistics import (
+    AnalysisPlan,
+    Contrast,
+    Interval,
+    PairedComparison,
+    Summary,
+    cohen_d,
+    compare_paired,
+    summary,
+)
+from whence.statistics.analysis_plan import LARGEST_LOG
 from whence.statistics.verdict_texts import describe_look, describe_verdict
 
 #: value of each arm by seed; None for a run that failed or diverged
@@ -30,8 +40,7 @@ class Judgement:
 
 def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> AnalysisPlan:
     """The plan of a study. If its family includes other studies, the study has its share of the error rate."""
-    decision = study.decision
-    scale = decision.perplexity_scale if metric == "perplexity" else "value"
+    decision, scale = study.decision, choose_scale(study, metric)
     return AnalysisPlan(
         family=decision.family,
         baseline=decision.baseline if decision.family == "baseline" else None,
@@ -43,6 +52,30 @@ def analysis_plan(study: Study, metric: str, higher_is_better: bool) -> Analysis
         share=study.contrasts / study.comparisons,
         scale=scale,
     )
+
+
+def choose_scale(study: Study, metric: str) -> str:
+    """The scale on which values of the metric are compared and averaged."""
+    return study.decision.perplexity_scale if metric == "perplexity" else "value"
+
+
+def summarize_values(values: Sequence[float], level: float, scale: str) -> Summary:
+    """Mean and interval of one arm; on the scale "log" the geometric mean and the interval of the mean logarithm.
+
+    >>> found = summarize_values([10.0, 1000.0], 0.95, "log")
+    >>> round(found.mean, 6), found.interval.low > 0
+    (100.0, True)
+    """
+    found = summary(values, level)
+    if scale != "log":
+        return found
+    if found.interval is None:
+        return replace(found, mean=geometric_mean(values))
+    logs = summary([math.log(value) for value in values], level)
+    if logs.interval is None:
+        return replace(found, mean=geometric_mean(values), interval=None, note=logs.note)
+    low, high = (math.exp(end) if end < LARGEST_LOG else math.inf for end in (logs.interval.low, logs.interval.high))
+    return replace(found, mean=math.exp(logs.mean), interval=Interval(low, high, level))
 
 
 def scale_values(values: Values, metric: str) -> dict[str, dict[int, float | None]]:
@@ -105,7 +138,7 @@ def arms_to_train(comparison: PairedComparison, values: Values) -> tuple[str, ..
 def comparison_findings(study: Study, comparison: PairedComparison, values: Values, metric: str) -> dict[str, Any]:
     """The comparison for a report, as plain JSON: every arm against the baseline, and the other contrasts, if any.
 
-    On the scale "log" differences and their intervals are in per cent, and the means of two arms are geometric.
+    On the scale "log" differences and their intervals are in per cent, and means are geometric.
     """
     plan = comparison.plan
     scaled, level = scale_values(values, metric), 1 - study.decision.alpha
@@ -124,7 +157,7 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
         against = contrast if contrast.second == baseline else contrast.reversed()
         shown = _show(against, plan)
         arms[against.first] = {
-            "summary": summary(own[against.first], level).to_json(),
+            "summary": summarize_values(own[against.first], level, plan.scale).to_json(),
             "means": _common_means(study, scaled[against.first], scaled[baseline], against.seeds, plan),
             "difference": shown.estimate,
             "corrected_interval": None if shown.interval is None else shown.interval.to_json(),
@@ -140,8 +173,8 @@ def comparison_findings(study: Study, comparison: PairedComparison, values: Valu
             "seeds_needed": against.seeds_needed,
         }
     return {
-        "baseline": baseline, "baseline_summary": summary(own[baseline], level).to_json(), "arms": arms,
-        "others": others, "m": study.comparisons, "level": level, "alpha": comparison.plan.alpha,
+        "baseline": baseline, "baseline_summary": summarize_values(own[baseline], level, plan.scale).to_json(),
+        "arms": arms, "others": others, "m": study.comparisons, "level": level, "alpha": comparison.plan.alpha,
         "margin": comparison.plan.margin, "family": comparison.plan.family, "looks": list(study.looks),
         "look": comparison.look, "seeds": len(comparison.seeds), "scale": plan.scale,
     }  # fmt: skip

@@ -15,8 +15,6 @@ from whence.lab.study import Study
 
 #: in words: what a record that was evaluated again was evaluated again for
 EVALUATION = "metric or evaluation lengths"
-#: settings of a decision in words
-SETTING_NAMES = {"perplexity_scale": "scale of perplexities"}
 
 
 def describe_plan_change(
@@ -61,6 +59,20 @@ def describe_plan_change(
     return f"{text} To add seeds after a look at the results, use --until decided: it plans its looks in advance."
 
 
+def _name_setting(name: str, now: Mapping[str, Any]) -> str:
+    """A setting of a decision in words. The scale of perplexities changes the unit of the margin, also of the same number.
+
+    >>> _name_setting("alpha", {}), _name_setting("perplexity_scale", {"margin": None})
+    ('alpha', 'scale of perplexities')
+    """
+    if name != "perplexity_scale":
+        return name
+    if now["margin"] is None:
+        return "scale of perplexities"
+    unit = "per cent" if now[name] == "log" else "units of perplexity"
+    return f"scale of perplexities (the margin of {now['margin']:g} is in {unit} now)"
+
+
 def started_at(record: Mapping[str, Any]) -> str:
     """When a record was made, as text that sorts by time."""
     return str(record.get("evaluation", record)["started"])
@@ -74,7 +86,7 @@ def find_changes(study: Study, spec: Mapping[str, Any]) -> list[str]:
         return ["a spec that cannot be read"]
     before, now = asdict(other.decision), asdict(study.decision)
     changed = [name for name in ("seeds", "arms") if getattr(study, name) != getattr(other, name)]
-    changed += [SETTING_NAMES.get(name, name) for name in now if now[name] != before[name]]
+    changed += [_name_setting(name, now) for name in now if now[name] != before[name]]
     # the record itself ran with today's code of its own arm; that of other arms may have been another one
     edited = [name for name, digest in study.sources.items() if other.sources.get(name, digest) != digest]
     owners = [arm.name for arm in study.arms if any(name in arm.position for name in edited)]

@@ -20,7 +20,6 @@ from whence.lab.study import Study
 from whence.lab.study_folder import find_record_problem, read_run_record, task_facts
 from whence.lab.study_labels import describe_task, label_study
 from whence.records import RecordReader
-from whence.statistics import summary
 
 
 def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
@@ -54,7 +53,7 @@ def collect_study(study: Study, folder: Path, comparisons: int | None = None) ->
     same_code = not study.sources or has_same_sources(study)
     facts, reader = task_facts(study, folder), RecordReader()
     loaded = {arm.name: load_arm_records(study, arm, folder, reader) for arm in study.arms}
-    arms = [summarize_arm(study, arm, folder, reader) for arm in study.arms]
+    arms = [summarize_arm(study, arm, folder, reader, facts["metric"]) for arm in study.arms]
     baselines = _read_optional(folder / "baselines.json", "baselines")
     levels = collect_baselines(baselines, study.decision.split)
     comparison, reason = compare_arms(study, arms, facts, comparisons)
@@ -123,8 +122,10 @@ def group_environments(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return groups
 
 
-def summarize_arm(study: Study, arm: Arm, folder: Path, reader: RecordReader | None = None) -> dict[str, Any]:
-    """The values, curves and costs in an arm's records, by seed."""
+def summarize_arm(
+    study: Study, arm: Arm, folder: Path, reader: RecordReader | None = None, metric: str = ""
+) -> dict[str, Any]:
+    """The values, curves and costs in an arm's records, by seed. ``metric`` says on which scale its summary is."""
     values: dict[str, dict[str, float]] = {}
     curves: dict[str, Any] = {}
     diverged: list[dict[str, Any]] = []
@@ -153,7 +154,9 @@ def summarize_arm(study: Study, arm: Arm, folder: Path, reader: RecordReader | N
     decisive = list(values.get(study.decision.split, {}).values())
     failed = find_failures(study, arm, folder, reader)
     return {
-        "summary": summary(decisive, 1 - study.decision.alpha).to_json() if decisive else None,
+        "summary": decisions.summarize_values(
+            decisive, 1 - study.decision.alpha, decisions.choose_scale(study, metric)
+        ).to_json() if decisive else None,
         "name": arm.name, "position": arm.position, "parameters": parameters, "values": values, "diverged": diverged,
         "failed": failed, "curves": curves, "numbers": numbers, "wall_seconds": sum(seconds) / len(seconds) if seconds else 0.0,
     }  # fmt: skip

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
+from whence.statistics.number_texts import LARGE, SUPERSCRIPTS, format_power
+
 NO_VALUE = "–"
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def is_finite_number(value: Any) -> TypeGuard[float]:
@@ -47,9 +48,8 @@ def format_number(value: Any, decimals: int) -> str:
     """
     if not is_finite_number(value):
         return NO_VALUE
-    if abs(value) >= 1e6:
-        digits, power = f"{value:.1e}".split("e")
-        text = f"{digits} × 10{str(int(power)).translate(SUPERSCRIPTS)}"
+    if abs(value) >= LARGE:
+        text = format_power(value)
     else:
         text = f"{value:,.{decimals}f}"
         if float(text.replace(",", "")) == 0:
@@ -117,7 +117,7 @@ def format_tick(value: float) -> str:
     >>> format_tick(0.30000000000000004), format_tick(2000), format_tick(5e7), format_tick(0.0002)
     ('0.3', '2,000', '5 × 10⁷', '0.0002')
     """
-    if abs(value) >= 1e6:
+    if abs(value) >= LARGE:
         digits, power = f"{value:.0e}".split("e")
         power = f"10{str(int(power)).translate(SUPERSCRIPTS)}"
         return power if digits == "1" else f"{digits.replace('-', '−')} × {power}"

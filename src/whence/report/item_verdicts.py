@@ -8,11 +8,17 @@ from typing import Any
 from whence.report.formatting import NO_VALUE
 from whence.statistics.further_seeds import MOST_SEEDS
 
-#: the second condition of "equivalent" (``whence.statistics.compare_items``)
-EQUIVALENT_ITEMS = (
-    "So does a bound that counts items not seen, which may differ as much as the metric allows (Gaffke; Clopper and Pearson where "
-    "the difference does not vary)."
-)
+
+def describe_equivalence(margin: float) -> str:
+    """Both conditions of "equivalent" (``whence.statistics.compare_items``), as a sentence.
+
+    >>> describe_equivalence(2.0).partition(", and ")[0]
+    'Equivalent: it lies within ±2 points'
+    """
+    return (
+        f"Equivalent: it lies within ±{margin:g} points, and so does a wider interval that allows for items that were not seen "
+        "(Gaffke's bound)."
+    )
 
 
 def describe_further_items(judged: Mapping[str, Any]) -> str:

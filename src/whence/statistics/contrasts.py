@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from whence.statistics.analysis_plan import AnalysisPlan
+from whence.statistics.number_texts import format_size
 from whence.statistics.samples import Interval, PlainData
 
 MIN_EQUIVALENCE_SEEDS = 3  # the error rate of equivalence is simulated from 3 seeds on
@@ -68,4 +69,6 @@ def keep_claim(before: Contrast, now: Contrast, look: int, plan: AnalysisPlan) -
     if now.estimate is None or now.seeds == before.seeds:
         return before
     unit = f" {plan.unit}" if plan.unit else ""
-    return replace(before, note=f"with {now.seeds} seeds the difference is {plan.to_shown(now.estimate):.3g}{unit}")
+    return replace(
+        before, note=f"with {now.seeds} seeds the difference is {format_size(plan.to_shown(now.estimate))}{unit}"
+    )

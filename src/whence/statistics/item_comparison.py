@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any
 
 from whence.errors import require_package, usage_error
@@ -20,14 +21,16 @@ from whence.statistics.contrasts import Contrast, read_verdict
 from whence.statistics.further_seeds import MOST_SEEDS
 from whence.statistics.look import Look
 from whence.statistics.moderated_t import Reference
-from whence.statistics.paired_comparison import PairedComparison, compare_paired, judge_looks
-from whence.statistics.samples import Interval
+from whence.statistics.paired_comparison import PairedComparison, Wording, judge_looks
+from whence.statistics.samples import Interval, check_level
 
 FEATURE = "whence.statistics.compare_items"
 CONSTANT = (
     "no difference varies from item to item, so the interval is a bound on the share of items that differ otherwise"
 )
 NARROW = "within the margin, but items that were not seen may differ by more"
+ITEMS = Wording("compare_items", "item", "score that item again, or leave it out", "add the results of items")
+ROUNDING = 1e-9  # relative: a difference of 100 points that was computed from shares may be larger by rounding
 POINTS = 240  # of the numerical integral
 HALVINGS = 40  # of a bisection
 
@@ -59,8 +62,10 @@ def compare_items(
         rule = "a bound on items that were not seen needs differences of values"
         raise usage_error("compare_items(plan)", f"scale={plan.scale!r}", rule, "use the scale 'value'")
     if largest is not None:
-        return judge_looks(values, plan, partial(ItemLook, largest), references=references)
-    comparison = compare_paired(values, replace(plan, margin=None), references=references)
+        _check_largest("compare_items(largest=...)", largest)
+        return judge_looks(values, plan, partial(ItemLook, largest), references=references, wording=ITEMS)
+    unbounded = replace(plan, margin=None)
+    comparison = judge_looks(values, unbounded, UnboundedLook, references=references, wording=ITEMS)
     note = "the metric has no largest difference, so nothing is equivalent"
     contrasts = tuple(one if one.seeds < 2 else replace(one, note=note) for one in comparison.contrasts)
     return replace(comparison, plan=plan, contrasts=contrasts)
@@ -80,9 +85,12 @@ def unseen_share(items: int, level: float) -> float:
 def bound_mean(differences: Mapping[float, float], largest: float, level: float) -> tuple[float, float]:
     """Both ends of an interval for the mean difference of all items, without any assumption but ``largest``.
 
+    Its error rate is exact (Clopper and Pearson) if every item that differs does so by ``largest`` and in one direction. For other
+    values no violation is known, but there is no proof.
+
     Gaffke's bound (2005, Mathematical Methods of Statistics 14; Learned-Miller and Thomas 2019, arXiv 1905.06208): the
     items seen and one further item, which differs by ``largest``, get random weights, uniform among those that sum to 1. The
-    bound is a quantile of the weighted mean. If all items that differ do so by ``largest``, it is Clopper and Pearson's.
+    bound is a quantile of the weighted mean.
 
     Args:
         differences: how many items have each difference.
@@ -93,8 +101,32 @@ def bound_mean(differences: Mapping[float, float], largest: float, level: float)
     >>> round(low, 2), round(high, 2)
     (-1.14, 3.57)
     """
+    _check_largest("bound_mean(largest)", largest)
+    check_level("bound_mean(level)", level)
+    counts = list(differences.values())
+    if not all(0 <= count < math.inf for count in counts) or sum(counts) <= 0:
+        got = "no items" if not any(counts) else f"the numbers of items {counts}"
+        rule = "it maps each difference to its number of items, of which there are some"
+        raise usage_error("bound_mean(differences)", got, rule, "pass {0.0: 198, 100.0: 2}, for example")
+    _check_differences("bound_mean(differences)", differences, largest)
     mirrored = {-value: count for value, count in differences.items()}
     return -_bound_above(mirrored, largest, level / 2), _bound_above(differences, largest, level / 2)
+
+
+def _check_largest(subject: str, largest: float) -> None:
+    if not (isinstance(largest, Real) and 0 < largest < math.inf):
+        rule = "it is the largest difference that the metric allows, a finite number above 0"
+        raise usage_error(subject, repr(largest), rule, "pass 100.0 for a metric in per cent")
+
+
+def _check_differences(subject: str, differences: Iterable[float], largest: float) -> None:
+    """No difference may be beyond the largest one; NaN is no difference."""
+    for difference in differences:
+        if not abs(difference) <= largest * (1 + ROUNDING):
+            rule = f"no difference is beyond largest={largest:g}"
+            raise usage_error(
+                subject, f"a difference of {difference:g}", rule, "pass the largest that the metric allows"
+            )
 
 
 def _bound_above(differences: Mapping[float, float], largest: float, level: float) -> float:
@@ -134,12 +166,24 @@ def _probability_above(differences: Mapping[float, float], largest: float, mean:
     return min(1.0, max(0.0, total / math.sqrt(curvature) / math.pi))
 
 
+class UnboundedLook(Look):
+    """The contrasts at one look, where the seeds are items."""
+
+    block = "item"
+
+
 class ItemLook(Look):
     """The contrasts at one look, where the seeds are items whose differences are at most ``largest``."""
+
+    block = "item"
 
     def __init__(self, largest: float, *layout: Any) -> None:
         super().__init__(*layout)
         self.largest = largest
+        seen = self.differences[self.layout.common]
+        _check_differences(
+            "compare_items(values)", (float(end) for end in (seen.min(), seen.max())) if seen.size else (), largest
+        )
 
     def judge(self, index: int, before: Contrast, *, needed: bool) -> Contrast:
         contrast = super().judge(index, before, needed=needed)

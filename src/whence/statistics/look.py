@@ -16,6 +16,8 @@ from whence.statistics.samples import Interval, rounding_error
 class Look:
     """The statistics of all contrasts at one look."""
 
+    block = "seed"  # what values are paired by, in notes
+
     def __init__(
         self, arms: list[str], seeds: list[Any], table: Any, pairs: list[tuple[int, int]], plan: AnalysisPlan,
         level: float, draws: int, seed: int, references: dict[Any, Reference],
@@ -59,7 +61,7 @@ class Look:
         count = int(common.sum())
         estimate = float(self.differences[common, index].mean()) if count else None
         if count < 2:
-            note = "fewer than two common seeds have a value"
+            note = f"fewer than two common {self.block}s have a value"
             return untested_contrast(first, second, estimate, missing, count, note)
         interval = self._interval(index, count)
         if interval is None:
@@ -102,14 +104,13 @@ class Look:
         if not differs:
             estimate = 0.0
         rejects_others = 2.0 ** (1 - count) * self.family <= self.level
-        within = self.plan.limit is not None and abs(estimate) < self.plan.limit
         p = min(1.0, 2.0 ** (1 - count) * self.family * self.plan.alpha / self.level) if differs else 1.0
         verdict = read_verdict(estimate, estimate, self.plan, count) if rejects_others else "undecided"
         further = None
-        if needed and verdict == "undecided" and (differs or within):
+        if needed and verdict == "undecided" and (differs or self.plan.margin is not None):
             enough = math.ceil(1 + math.log2(self.family / self.plan.look_levels()[-1]))
             further = max(1, enough - count)
-        note = "no difference varies from seed to seed, so there is no interval, and the sign-flip test decides"
+        note = f"no difference varies from {self.block} to {self.block}, so there is no interval, and the sign-flip test decides"
         return Contrast(first, second, estimate, None, p, verdict, count, missing, further, note)
 
     def _seeds_needed(self, index: int, count: int) -> int | None:

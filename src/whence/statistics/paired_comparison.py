@@ -24,6 +24,19 @@ from whence.statistics.verdict_texts import describe_contrast
 
 
 @dataclass(frozen=True)
+class Wording:
+    """What the errors of a comparison name: the function and what its values are paired by."""
+
+    caller: str = "compare_paired"
+    block: str = "seed"
+    remedy: str = "run that seed again, or report its failure separately"  # for a value that is no number in range
+    add: str = "add the results of seeds"
+
+
+SEEDS = Wording()
+
+
+@dataclass(frozen=True)
 class PairedComparison(PlainData):
     """All contrasts of a family and the state of the looks."""
 
@@ -95,10 +108,10 @@ def compare_paired(
 
 def judge_looks(
     values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan, make_look: Callable[..., Look], *,
-    draws: int = DRAWS, seed: int = 0, references: dict[Any, Reference] | None = None,
+    draws: int = DRAWS, seed: int = 0, references: dict[Any, Reference] | None = None, wording: Wording = SEEDS,
 ) -> PairedComparison:  # fmt: skip
     """The contrasts after every look of the plan that the values reach. ``make_look`` has the arguments of ``Look``."""
-    arms, seeds, table = _tabulate(values, plan)
+    arms, seeds, table = _tabulate(values, plan, wording)
     pairs = [(arm, 0) for arm in range(1, len(arms))]
     if plan.family == "pairs":
         pairs = list(combinations(range(len(arms)), 2))
@@ -119,9 +132,9 @@ def judge_looks(
     return PairedComparison(plan, tuple(judged), tuple(seeds[: looks[-1]] if looks else ()), len(looks))
 
 
-def _to_scale(subject: str, value: float, plan: AnalysisPlan) -> float:
+def _to_scale(subject: str, value: float, plan: AnalysisPlan, remedy: str) -> float:
     """A value on the scale of the comparison."""
-    (checked,) = check_values(subject, [value])
+    (checked,) = check_values(subject, [value], remedy=remedy)
     if plan.scale != "log":
         return checked
     if checked <= 0:
@@ -129,13 +142,16 @@ def _to_scale(subject: str, value: float, plan: AnalysisPlan) -> float:
     return math.log(checked)
 
 
-def _tabulate(values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan) -> tuple[list[str], list[Any], Any]:
+def _tabulate(
+    values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPlan, wording: Wording
+) -> tuple[list[str], list[Any], Any]:
     """Arms with the baseline first, sorted seeds, and a table of seeds by arms with NaN where there is no value."""
     numpy = require_package("numpy", FEATURE, "lab")
+    caller, block = wording.caller, wording.block
     if not isinstance(values, Mapping) or len(values) < 2:
         got = f"{len(values)} arms" if isinstance(values, Mapping) else f"a {type(values).__name__}"
-        rule = "values maps the names of at least two arms to values by seed"
-        raise usage_error("compare_paired(values)", got, rule, "pass {'a': {0: 70.1}, 'b': {0: 71.2}}")
+        rule = f"values maps the names of at least two arms to values by {block}"
+        raise usage_error(f"{caller}(values)", got, rule, "pass {'a': {0: 70.1}, 'b': {0: 71.2}}")
     arms = list(values)
     if plan.baseline is not None:
         if plan.baseline not in values:
@@ -144,23 +160,23 @@ def _tabulate(values: Mapping[str, Mapping[Any, float | None]], plan: AnalysisPl
         arms.sort(key=lambda arm: arm != plan.baseline)
     for arm in arms:
         if not isinstance(values[arm], Mapping):
-            got, rule = f"a {type(values[arm]).__name__}", "pairing needs the seed of every value"
-            raise usage_error(f"compare_paired(values[{arm!r}])", got, rule, "pass a dict such as {0: 70.1, 1: 71.2}")
+            got, rule = f"a {type(values[arm]).__name__}", f"pairing needs the {block} of every value"
+            raise usage_error(f"{caller}(values[{arm!r}])", got, rule, "pass a dict such as {0: 70.1, 1: 71.2}")
     try:
         seeds = sorted({seed for own in values.values() for seed in own})
     except TypeError:
         kinds = sorted({type(seed).__name__ for own in values.values() for seed in own})
-        rule = "seeds must have an order"
-        raise usage_error("compare_paired(values)", f"seeds of type {', '.join(kinds)}", rule, "use numbers") from None
+        rule = f"{block}s must have an order"
+        raise usage_error(f"{caller}(values)", f"{block}s of type {', '.join(kinds)}", rule, "use numbers") from None
     if not seeds:
-        raise usage_error("compare_paired(values)", "no seeds", "every arm needs values", "add the results of seeds")
+        raise usage_error(f"{caller}(values)", f"no {block}s", "every arm needs values", wording.add)
     if plan.looks and len(seeds) > plan.looks[-1]:
         rule = f"the last look of the plan is after {plan.looks[-1]}"
-        raise usage_error("compare_paired(values)", f"{len(seeds)} seeds", rule, "plan more looks before the runs")
+        raise usage_error(f"{caller}(values)", f"{len(seeds)} {block}s", rule, "plan more looks before the runs")
     table = numpy.full((len(seeds), len(arms)), numpy.nan)
     for column, arm in enumerate(arms):
         for row, seed in enumerate(seeds):
             value = values[arm].get(seed)
             if value is not None and not (isinstance(value, Real) and math.isnan(value)):
-                table[row, column] = _to_scale(f"compare_paired(values[{arm!r}][{seed!r}])", value, plan)
+                table[row, column] = _to_scale(f"{caller}(values[{arm!r}][{seed!r}])", value, plan, wording.remedy)
     return arms, seeds, table

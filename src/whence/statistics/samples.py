@@ -178,8 +178,11 @@ def rounding_error(values: Iterable[float]) -> float:
     return 4 * sys.float_info.epsilon * max(map(abs, values))
 
 
-def check_values(subject: str, values: Sequence[float], *, least: int = 1) -> list[float]:
-    """The values as floats, or an error that names what is wrong with them."""
+def check_values(
+    subject: str, values: Sequence[float], *, least: int = 1,
+    remedy: str = "run that seed again, or report its failure separately",
+) -> list[float]:  # fmt: skip
+    """The values as floats, or an error that names what is wrong with them. ``remedy`` is for a value that is no number in range."""
     try:
         listed = list(values)
     except TypeError:
@@ -190,8 +193,8 @@ def check_values(subject: str, values: Sequence[float], *, least: int = 1) -> li
             raise usage_error(
                 subject,
                 f"{value if isinstance(value, Real) else repr(value)} at place {index}",
-                "every value must be a finite number",
-                "run that seed again, or report its failure separately",
+                f"every value must be a finite number from {-LARGEST:g} to {LARGEST:g}",
+                remedy,
             )
     if len(listed) < least:
         needed = "at least one value is needed" if least == 1 else f"at least {least} values are needed"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.contrasts import Contrast
 from whence.statistics.further_seeds import MOST_SEEDS
+from whence.statistics.number_texts import format_size
 
 #: a smaller difference, in points or units of a metric, is the rounding error of equal means
 NO_DIFFERENCE = 1e-9
@@ -77,12 +78,12 @@ def _compose(contrast: Contrast, plan: AnalysisPlan, facts: list[str]) -> str:
     known = [fact for fact in [*facts, describe_look(contrast, plan), contrast.note or ""] if fact]
     inside = f" ({', '.join(known)})" if known else ""
     if contrast.verdict in ("better", "worse"):
-        return f"{contrast.verdict} than {second} by {abs(difference):.3g}{unit}{inside}"
+        return f"{contrast.verdict} than {second} by {format_size(abs(difference))}{unit}{inside}"
     if contrast.verdict == "equivalent":
         return f"equivalent to {second} within {plan.margin:g}{unit}{inside}"
     if contrast.estimate is None or contrast.p is None:
         return f"undecided: not compared with {second}{inside}"
-    size = f"{abs(difference):.3g}{unit} {'above' if difference > 0 else 'below'}"
+    size = f"{format_size(abs(difference))}{unit} {'above' if difference > 0 else 'below'}"
     if abs(difference) < NO_DIFFERENCE:
         size = "equal to"
     return f"undecided: {size} {second} so far{inside}{_describe_needed(contrast)}"
@@ -92,7 +93,7 @@ def _describe_interval(contrast: Contrast, plan: AnalysisPlan) -> str:
     if contrast.interval is None:
         return ""
     low, high = (plan.to_shown(end) for end in (contrast.interval.low, contrast.interval.high))
-    return f"{low:.3g} to {high:.3g}"
+    return f"{format_size(low)} to {format_size(high)}"
 
 
 def _describe_test(contrast: Contrast) -> str:

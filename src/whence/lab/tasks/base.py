@@ -24,6 +24,8 @@ from whence.position.expression import ModelDims
 IGNORE_INDEX = -100
 #: largest number of tokens in an evaluation batch, so that long inputs need no more memory than short ones
 EVALUATION_TOKENS = 8192
+#: a larger mean cross-entropy counts as this, so that its perplexity, 5e299, is below what ``whence.statistics`` accepts
+LARGEST_CROSS_ENTROPY = 690.0
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def compute_metric(metric: str, row: Mapping[str, Any]) -> float:
     (0.75, 1.0)
     """
     if metric == "perplexity":
-        return math.exp(min(row["cross_entropy"], 700.0))
+        return math.exp(min(row["cross_entropy"], LARGEST_CROSS_ENTROPY))
     if metric in PREDICTION_METRICS:
         return row[metric]
     return (

@@ -8,7 +8,7 @@ from typing import Any
 
 from whence.probe.curves import FEW
 from whence.report.formatting import NO_VALUE, format_interval, format_number, format_p, format_signed
-from whence.report.item_verdicts import EQUIVALENT_ITEMS
+from whence.report.item_verdicts import describe_equivalence
 
 #: what a metric is called in tables; others keep the name that the harness gives them
 METRICS = {
@@ -77,7 +77,7 @@ def describe_rule(findings: Mapping[str, Any]) -> str:
     return (
         f"How it is decided. Both models answer the same items, and the difference is tested item by item. Intervals and p "
         f"are corrected for {number} task{'s' if number > 1 else ''} at alpha = 0.05. Better or worse: the interval excludes zero. "
-        f"Equivalent: it lies within ±{findings['margin']:g} points. {EQUIVALENT_ITEMS} Translations and "
+        f"{describe_equivalence(findings['margin'])} Translations and "
         "programs are judged by the mean chrF of their sentences, because BLEU has no value for one item."
     )
 

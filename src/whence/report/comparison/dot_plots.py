@@ -27,7 +27,7 @@ from whence.report.comparison.units import (
     sort_best_first,
     values_of,
 )
-from whence.report.formatting import format_number, format_signed, is_finite_number, mean
+from whence.report.formatting import format_number, format_signed, is_finite_number
 
 ROW, TOP, BOTTOM, LEFT, RIGHT = 38, 26, 42, 12, 22
 DOTS_Y = 26  # of the dots in a row; the name is above them and may be long
@@ -54,7 +54,7 @@ def seed_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmStyle
         units,
     )
     levels = [line for line in levels if x.contains(line.values[study["split"]])]
-    parts = [_grid(x, bottom), _baseline_line(study, values, x, bottom)]
+    parts = [_grid(x, bottom), _baseline_line(study, values, x, bottom, units)]
     parts.append(vertical_lines(levels, study["split"], x, TOP - 6, bottom))
     for index, arm in enumerate(arms):
         name = arm["name"]
@@ -106,11 +106,13 @@ def _grid(x: Scale, bottom: float) -> str:
     )
 
 
-def _baseline_line(study: dict[str, Any], values: Mapping[str, Mapping[str, float]], x: Scale, bottom: float) -> str:
+def _baseline_line(
+    study: dict[str, Any], values: Mapping[str, Mapping[str, float]], x: Scale, bottom: float, units: Units
+) -> str:
     row = values.get(baseline_name(study) or "")
     if not row:
         return ""
-    at = x(mean(row.values()))
+    at = x(units.average(row.values()))
     anchor = "start" if at < WIDTH / 4 else "end" if at > 3 * WIDTH / 4 else "middle"
     return (
         f'<line class="reference" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP - 6}" y2="{bottom:g}"></line>'
@@ -141,7 +143,7 @@ def _seed_row(
             shape = "M0 -5V5" if x.contains(end) else f"M{5 * inward} -5L0 0L{5 * inward} 5"
             parts.append(f'<path class="end" transform="translate({x(end):.1f} {y:g})" d="{shape}"></path>')
     if values:
-        at = x(mean(values.values()))
+        at = x(units.average(values.values()))
         parts.append(f'<line class="middle" x1="{at:.1f}" x2="{at:.1f}" y1="{y - 8:g}" y2="{y + 8:g}"></line>')
     for seed, value in values.items():
         tooltip = f"{arm['name']}, seed {seed}: {format_number(value, units.decimals)}"
@@ -162,11 +164,8 @@ def forest_plot(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSty
     arms = [(name, arm) for name, arm in arms if name in styles]
     split = study["split"]
     lines, ratio = choose_baselines(study, units), is_ratio(comparison)
-    if ratio:
-        own = values_of(study, comparison["baseline"], split, 1.0).values()
-        levels = shift_to_ratios(lines, split, statistics.geometric_mean(own))
-    else:
-        levels = shift_to_differences(lines, split, comparison["baseline_summary"]["mean"] * factor)
+    shift = shift_to_ratios if ratio else shift_to_differences
+    levels = shift(lines, split, comparison["baseline_summary"]["mean"] * factor)
     differences = [0.0, *(arm["difference"] * factor for _, arm in arms)]
     margin = comparison["margin"]
     margins = [] if margin is None else [reverse_ratio(margin) if ratio else -margin * factor, margin * factor]

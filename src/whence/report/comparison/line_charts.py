@@ -51,7 +51,7 @@ def evaluation_chart(study: dict[str, Any], units: Units, styles: Mapping[str, A
             value = row["splits"].get(study["split"])
             yield row["step"], value * units.value_factor if is_finite_number(value) else None
 
-    series = _seed_series(study, styles, points)
+    series = _seed_series(study, styles, points, units.average)
     levels = {line.name: line.values[study["split"]] for line in choose_baselines(study, units)}
     return _chart_over_steps(series, units.axis_label, units.is_log, f"{units.label} over steps", levels)
 
@@ -66,7 +66,7 @@ def length_chart(study: dict[str, Any], units: Units, styles: Mapping[str, ArmSt
         by_length = {n: values_of(study, arm["name"], split, units.value_factor) for n, split in splits.items()}
         seeds = sorted({seed for row in by_length.values() for seed in row}, key=_seed_order)
         seed_lines = [[(n, row[seed]) for n, row in by_length.items() if seed in row] for seed in seeds]
-        mean_line = [(n, mean(row.values())) for n, row in by_length.items() if row]
+        mean_line = [(n, units.average(row.values())) for n, row in by_length.items() if row]
         tooltips = [f"{arm['name']} at {n} tokens: {format_number(v, units.decimals)}" for n, v in mean_line]
         if mean_line:
             style = styles[arm["name"]]
@@ -129,6 +129,7 @@ def _seed_series(
     study: dict[str, Any],
     styles: Mapping[str, ArmStyle],
     points: Callable[[dict[str, Any]], Iterable[tuple[int, Any]]],
+    average: Callable[[Iterable[float]], float] = mean,
 ) -> list[Series]:
     """The lines of all arms, from the points of each seed's curve."""
     series = []
@@ -139,17 +140,17 @@ def _seed_series(
         seed_lines = [_downsample(line) for line in seeds.values() if line]
         if seed_lines:
             # a diverged seed would bend the mean where it ends, so it has only its own line
-            mean_line = _downsample(_mean_by_x(complete or [*seeds.values()]))
+            mean_line = _downsample(_mean_by_x(complete or [*seeds.values()], average))
             series.append(Series(styles[arm["name"]], seed_lines if len(seed_lines) > 1 else [], mean_line))
     return series
 
 
-def _mean_by_x(lines: Iterable[Sequence[Point]]) -> list[Point]:
+def _mean_by_x(lines: Iterable[Sequence[Point]], average: Callable[[Iterable[float]], float] = mean) -> list[Point]:
     by_x: dict[float, list[float]] = {}
     for line in lines:
         for x, y in line:
             by_x.setdefault(x, []).append(y)
-    return [(x, mean(values)) for x, values in sorted(by_x.items())]
+    return [(x, average(values)) for x, values in sorted(by_x.items())]
 
 
 def _downsample(points: Sequence[Point]) -> list[Point]:

@@ -16,6 +16,7 @@ from whence.report.comparison.units import (
 )
 from whence.report.comparison.verdicts import MAX_NAME_CHARS, constant_headline, join_names, verdict_lines
 from whence.report.formatting import format_number
+from whence.statistics.number_texts import format_size
 from whence.statistics.verdict_texts import describe_left_out, format_p
 
 
@@ -28,7 +29,7 @@ def claim_sentences(study: dict[str, Any]) -> list[str]:
     unit = f" {difference_unit(study)}".rstrip()
     arms = sorted(comparison["arms"].items(), key=lambda item: -abs(item[1]["difference"]))
     sentences = [
-        f"{_short(name)} is {arm['kind']} than {_short(baseline)} by {abs(arm['difference']):.3g}{unit} {place} "
+        f"{_short(name)} is {arm['kind']} than {_short(baseline)} by {format_size(abs(arm['difference']))}{unit} {place} "
         f"({_join_facts(_describe_means(study, arm), format_p(arm['corrected_p']), *_describe_data_used(arm))})."
         for name, arm in arms
         if arm["kind"] in ("better", "worse")

@@ -27,7 +27,6 @@ from whence.report.formatting import (
     format_p,
     format_seconds,
     format_signed,
-    mean,
 )
 from whence.report.html_page import scrollable
 
@@ -59,7 +58,7 @@ def results_table(study: dict[str, Any], units: Units, styles: Mapping[str, ArmS
     table = f'<table class="results"><caption>{label}.</caption><thead>{head}</thead><tbody>{rows}</tbody></table>'
     return (
         scrollable(table, label)
-        + f'<p class="small">{html.escape(_results_note(comparison, any_failed, study.get("compared_with", ())))}</p>'
+        + f'<p class="small">{html.escape(_results_note(comparison, any_failed, units.by_ratio, study.get("compared_with", ())))}</p>'
     )
 
 
@@ -68,7 +67,7 @@ def _results_row(
 ) -> str:
     comparison, name, decimals = study.get("comparison"), arm["name"], units.decimals
     values, kind = values_of(study, name, study["split"], units.value_factor), ""
-    first = format_number(mean(values.values()), decimals) if values else _state_without_value(arm)
+    first = format_number(units.average(values.values()), decimals) if values else _state_without_value(arm)
     interval = (arm.get("summary") or {}).get("interval")
     cells = [first, format_interval(_mean_interval(interval, units.value_factor, units), decimals), str(len(values))]
     if comparison:
@@ -112,12 +111,13 @@ def _comparison_cells(name: str, comparison: dict[str, Any], units: Units) -> li
     ]
 
 
-def _results_note(comparison: dict[str, Any] | None, any_failed: bool, others: Sequence[str]) -> str:
+def _results_note(comparison: dict[str, Any] | None, any_failed: bool, geometric: bool, others: Sequence[str]) -> str:
     ending = f"{NO_VALUE} means n/a (baseline, too few seeds or no variance)." + (
         "" if any_failed else " No seed failed or diverged."
     )
     if not comparison:
-        return f"No test was made. The interval is of the mean over seeds. {ending}"
+        kind = "geometric mean" if geometric else "mean"
+        return f"No test was made. The interval is of the {kind} over seeds. {ending}"
     return (
         f"{describe_rule(comparison, others)} Seeds needed: further seeds that would probably decide if the true difference is the "
         f"one seen. {ending}"
@@ -175,7 +175,7 @@ def lengths_table(study: dict[str, Any], units: Units) -> str:
     rows = []
     for arm in sort_best_first(study):
         values = [values_of(study, arm["name"], split, units.value_factor) for split, _ in splits]
-        cells = "".join(_seeds_cell(row, units.decimals) for row in values)
+        cells = "".join(_seeds_cell(row, units) for row in values)
         name = f'<span class="armname">{html.escape(arm["name"])}</span>'
         rows.append(f'<tr><th scope="row" class="text">{name}</th>{cells}</tr>')
     table = (
@@ -186,11 +186,11 @@ def lengths_table(study: dict[str, Any], units: Units) -> str:
     return f"<details{' open' if one_length else ''}><summary>{label}</summary>{scrollable(table, label)}</details>"
 
 
-def _seeds_cell(values: Mapping[str, float], decimals: int) -> str:
+def _seeds_cell(values: Mapping[str, float], units: Units) -> str:
     if not values:
         return f'<td class="n">{NO_VALUE}</td>'
-    seeds = " ".join(format_number(value, decimals) for value in values.values())
-    return f'<td class="n">{format_number(mean(values.values()), decimals)}<br><span class="unit">{seeds}</span></td>'
+    seeds = " ".join(format_number(value, units.decimals) for value in values.values())
+    return f'<td class="n">{format_number(units.average(values.values()), units.decimals)}<br><span class="unit">{seeds}</span></td>'
 
 
 def parameters_table(study: dict[str, Any], styles: Mapping[str, ArmStyle]) -> str:

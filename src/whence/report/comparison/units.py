@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from whence.lab.study import PERCENT_METRICS
@@ -11,7 +13,7 @@ from whence.report.comparison.arm_style import baseline_name
 from whence.report.formatting import choose_decimals, is_finite_number, mean
 
 __all__ = [
-    "PERCENT_METRICS", "Units", "choose_units", "describe_failures", "difference_unit", "is_ratio", "reverse_ratio", "list_failures", "name_metric", "sort_best_first",
+    "PERCENT_METRICS", "Units", "choose_units", "describe_failures", "difference_unit", "has_geometric_means", "is_ratio", "reverse_ratio", "list_failures", "name_metric", "sort_best_first",
     "values_of",
 ]  # fmt: skip
 
@@ -43,7 +45,7 @@ def name_metric(metric: str) -> str:
 
 @dataclass(frozen=True)
 class Units:
-    """How one study is shown: factors to the shown unit, the label of an axis, and decimals in its table."""
+    """How one study is shown: factors to the shown unit, the label of an axis, decimals in its table, and the kind of its means."""
 
     label: str
     is_log: bool
@@ -51,11 +53,16 @@ class Units:
     comparison_factor: float
     decimals: int
     by_ratio: bool = False
+    ratio_decimals: int = 1
+
+    def average(self, values: Iterable[float]) -> float:
+        """The mean of seeds: geometric if arms are compared by ratios."""
+        return geometric_mean(values) if self.by_ratio else mean(values)
 
     @property
     def difference_decimals(self) -> int:
         """Decimals of a difference, which is in per cent if arms are compared by ratios."""
-        return 1 if self.by_ratio else self.decimals
+        return self.ratio_decimals if self.by_ratio else self.decimals
 
     @property
     def is_percent(self) -> bool:
@@ -87,7 +94,25 @@ def choose_units(study: dict[str, Any]) -> Units:
     label = f"{name_metric(study['metric'])} (%)" if percent else name_metric(study["metric"])
     is_log = study["metric"] == "perplexity"
     decimals = min(decimals, 2) if percent else decimals
-    return Units(label, is_log, value_factor, comparison_factor, decimals, is_ratio(comparison))
+    by_ratio = has_geometric_means(study)
+    return Units(label, is_log, value_factor, comparison_factor, decimals, by_ratio, _choose_ratio_decimals(comparison))
+
+
+def _choose_ratio_decimals(comparison: dict[str, Any] | None) -> int:
+    """Decimals of differences in per cent: two digits of the margin and of half the narrowest interval, but at least one decimal."""
+    if comparison is None:
+        return 1
+    intervals = [arm["corrected_interval"] for arm in comparison["arms"].values() if arm["corrected_interval"]]
+    sizes = [comparison["margin"], *((one["high"] - one["low"]) / 2 for one in intervals)]
+    return max(1, choose_decimals(sizes, [1000.0]))
+
+
+def has_geometric_means(study: dict[str, Any]) -> bool:
+    """Whether the plan of a study compares by ratios, so that its means are geometric, also where no comparison was made."""
+    comparison = study.get("comparison")
+    if comparison is not None:
+        return is_ratio(comparison)
+    return study["metric"] == "perplexity" and study["spec"]["decision"].get("perplexity_scale") == "log"
 
 
 def is_ratio(comparison: dict[str, Any] | None) -> bool:
@@ -127,9 +152,11 @@ def values_of(study: dict[str, Any], name: str | None, split: str, factor: float
 def sort_best_first(study: dict[str, Any]) -> list[dict[str, Any]]:
     """The arms by their mean on the deciding split; arms without a value are last."""
 
+    average = geometric_mean if has_geometric_means(study) else mean
+
     def rank(arm: dict[str, Any]) -> tuple[bool, float]:
         values = values_of(study, arm["name"], study["split"], 1.0).values()
-        return (not values, (-1 if study["higher_is_better"] else 1) * mean(values) if values else 0.0)
+        return (not values, (-1 if study["higher_is_better"] else 1) * average(values) if values else 0.0)
 
     return sorted(study["arms"], key=rank)
 

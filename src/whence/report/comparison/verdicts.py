@@ -233,14 +233,17 @@ def describe_rule(comparison: dict[str, Any], others: Sequence[str] = ()) -> str
     )
     if others:
         text += f", those of this study and of {join_names([*others])}, which another page shows,"
+    geometric = " Means are geometric." if ratio else ""
     if len(comparison["looks"]) > 1:
         text += f" and for looks after {', '.join(map(str, comparison['looks']))} seeds"
     margin = comparison["margin"]
     if margin is None:
-        return f"{text}. No margin was stated, so no arms are called equivalent: undecided does not mean equal."
+        return (
+            f"{text}. No margin was stated, so no arms are called equivalent: undecided does not mean equal.{geometric}"
+        )
     if ratio:
         bound = f"{1 + margin / 100:g}"
-        return f"{text}. Equivalent: a ratio certainly between 1 / {bound} and {bound}."
+        return f"{text}. Equivalent: a ratio certainly between 1 / {bound} and {bound}.{geometric}"
     return f"{text}. Equivalent: a difference certainly below {margin:g}."
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from whence.probe.curves import FEW
 from whence.report.formatting import NO_VALUE, format_number, format_p, format_signed
-from whence.report.item_verdicts import EQUIVALENT_ITEMS
+from whence.report.item_verdicts import describe_equivalence
 
 
 def trial_answer(findings: dict[str, Any]) -> str:
@@ -70,7 +70,7 @@ def describe_rule(findings: dict[str, Any]) -> str:
         "value of an item is its mean accuracy over the slots of the gold. Each cure is compared with the untouched model "
         f"on the same {items} items. Intervals and p are corrected for {cures} and "
         f"{rounds} at alpha = {analysis['alpha']:g}. Better or worse: the interval excludes zero. "
-        f"Equivalent: it lies within ±{plan['margin']:g} points. {EQUIVALENT_ITEMS} Worst position, gap (best "
+        f"{describe_equivalence(plan['margin'])} Worst position, gap (best "
         "minus worst position) and average are means over the tasks, with 95% bootstrap intervals over items. The best position of the untouched model is "
         f"found on the search half, from {searched}. Slots count from 1."
     )
