@@ -184,7 +184,8 @@ def support_rows(compiled: dict[str, Any], tests: dict[str, Any]) -> tuple[list[
         used = f"one program needs up to {worst['shared'] / 1024:.0f} of {worst['limit'] // 1024} KiB of shared memory"
         if worst["shared"] > worst["limit"]:
             large = sum(row["shared"] > row["limit"] for row in here)
-            used = f"{large} of {len(here)} kernels need more than the {worst['limit'] // 1024} KiB of shared memory"
+            need = "needs" if large == 1 else "need"
+            used = f"{large} of {len(here)} kernels {need} more than the {worst['limit'] // 1024} KiB of shared memory"
         rows.append([name, "pointers", f"{dims[0]}, {dims[1]}", f"{state}; {used}"])
     return head, rows
 
