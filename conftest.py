@@ -24,7 +24,8 @@ import torch
 #: files that `whence run` loads by path; configuration has no doctests, and two files of one module name cannot be collected
 collect_ignore_glob = ["papers/src/whence_papers/studies/*", "*conftest.py"]
 # Gluon cannot be imported where Triton interprets its kernels, as it does here
-collect_ignore_glob += ["src/whence/attention/fused/gluon_forward.py"]
+GLUON_MODULES = ("gluon_dkdv", "gluon_dq", "gluon_forward", "gluon_roles", "gluon_tiles")
+collect_ignore_glob += [f"src/whence/attention/fused/{name}.py" for name in GLUON_MODULES]
 
 if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not None:
     before = os.environ.get("TRITON_INTERPRET")
@@ -32,7 +33,7 @@ if not torch.cuda.is_available() and importlib.util.find_spec("triton") is not N
     try:
         importlib.import_module("triton")
         for module in pkgutil.iter_modules(importlib.import_module("whence.attention.fused").__path__):
-            if module.name != "gluon_forward":  # every kernel
+            if module.name not in GLUON_MODULES:  # every kernel
                 importlib.import_module(f"whence.attention.fused.{module.name}")
     finally:
         if before is None:

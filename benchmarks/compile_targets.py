@@ -2,7 +2,7 @@
 
     python benchmarks/compile_targets.py                     # an hour of a CPU; writes benchmarks/records/compile_targets.json
     python benchmarks/compile_targets.py --targets sm_80 --quick
-    python benchmarks/compile_targets.py --targets sm_90 --quick        # the Gluon kernel
+    python benchmarks/compile_targets.py --targets sm_90 --quick        # the Gluon kernels
 
 Triton compiles for a target without owning it. The host code runs on CPU tensors with its own tiles and arguments; each
 launch compiles the kernel and stops there. The record says which kernels were compiled, never that they ran. A GPU of this

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from whence.attention.fused.eager import EagerCall
 
 Saved = tuple[Tensor, ...]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k, v and the gradient of the output
 
 
 class Plan:
@@ -167,11 +168,8 @@ class Plan:
         if self.few_queries:
             self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
         elif self.uses_gluon:
-            if "gluon" not in self._launches:
-                flags = {name: self.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": False}
-                self._launches["gluon"] = self._launch(gluon_launch.kernel(), flags, gluon_launch.TILE.options)
-            programs, arguments = gluon_launch.arguments(q, k, v, out, lse, table, lse, stride, self.qk_scale)
-            self._launches["gluon"](programs, *arguments)
+            launch = gluon_launch.arguments(q, k, v, out, lse, table, lse, stride, self.qk_scale)
+            self._run_gluon(("gluon",), launch, {"SKIP_BLOCKS": False})
         else:
             tile = self.forward_tile
             if needs_gradient and self._needs_filled_lse(tile.block_m):
@@ -235,8 +233,7 @@ class Plan:
         derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, seed: int,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         """The gradients of q, k, v and of the tensors of the tables."""
-        tables, heads, count = self.tables, self.heads, self.tables.num_derivatives
-        kv_len, offset, first, _, stride, window = extent
+        tables = self.tables
         grad_out = align(grad_out)
         strides = grad_out.stride()
         if tables.has_bias:
@@ -244,7 +241,43 @@ class Plan:
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         delta = torch.empty_like(lse)  # as large or larger, and allocated in half the time of a shape
         q_ids, k_ids, ranges = (delta, delta, delta) if ids is None else ids
+        read = (q, k, v, grad_out)
+        sums, table_sums = self._backward_dq(
+            read,
+            strides,
+            out,
+            dq,
+            lse,
+            delta,
+            table,
+            derivatives,
+            head_values,
+            (q_ids, k_ids, ranges),
+            tensors,
+            extent,
+            seed,
+        )
+        self._backward_dkdv(read, strides, dk, dv, lse, delta, table, head_values, (q_ids, k_ids, ranges), extent, seed)
+        if self.rotation is not None:
+            self.rotation.rotate_gradients(dq, dk)
+        return (dq, dk, dv, *tables.gradients(tensors, sums, table_sums, extent))
+
+    def _backward_dq(
+        self, read: Inputs, strides: tuple[int, ...], out: Tensor, dq: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
+        derivatives: Tensor, head_values: Tensor, ids: Saved, tensors: Saved, extent: Extent, seed: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Write dq and delta; the sums for the parameters, and those of each distance."""
+        tables, heads, count = self.tables, self.heads, self.tables.num_derivatives
+        kv_len, offset, first, _, stride, window = extent
         dense, learns = tables.dense(tensors), tables.learns
+        if self.uses_gluon and gluon_launch.covers_sums(dense, tables.has_score_scale, tables.has_bias, count):
+            sums = gluon_launch.empty_sums(dq) if learns else delta
+            launch = gluon_launch.dq_arguments(
+                *read, out, dq, lse[0], delta[0], table, derivatives, sums, stride, self.qk_scale, self.qk_grad_scale
+            )
+            constants = gluon_launch.dq_constants(count, max(1, count), learns and tables.has_score_scale)
+            self._run_gluon(("gluon dq", strides), launch, constants)
+            return sums, delta
         tile = self.dq_tiles[sum(dense)]
         blocks = ceil_div(self.q_len, tile.block_m)
         sums = table_sums = delta
@@ -254,11 +287,8 @@ class Plan:
             shape = (sum(dense), self.batch, heads, stride)
             table_sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
         bias_grad_offset = self.batch * heads * stride if all(dense) else 0
-        sizes = (self.batch, heads, self.q_len, self.lse_stride, kv_len, offset, first, window or 0, stride)
-        facts = (window is not None, strides)
-        inputs = self._input_tiles(q, k, v, grad_out, tile)
         self._tiled(
-            ("dq", *facts, dense), backward_dq_kernel, tile,
+            ("dq", window is not None, strides, dense), backward_dq_kernel, tile,
             lambda: {
                 "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "DENSE_SCALE_GRAD": dense[0],
                 "DENSE_BIAS_GRAD": dense[1], "NUM_SCALE_DERIVS": count if tables.has_score_scale else 0,
@@ -266,30 +296,41 @@ class Plan:
                 "SLOPE_GRAD": learns and self.has_slope, "AMPLITUDE_GRAD": learns and tables.has_score_scale,
             },
         )(
-            blocks * self.batch * heads, *inputs, *self._parts(out, tile.block_m, self.parts_dv),
+            blocks * self.batch * heads, *self._input_tiles(*read, tile), *self._parts(out, tile.block_m, self.parts_dv),
             *self._parts(dq, tile.block_m, self.parts_d), lse, delta, table, derivatives, table_sums, sums, head_values,
-            delta, delta, delta, q_ids, k_ids, ranges, delta, delta, delta, delta, delta, *sizes, bias_grad_offset,
-            self.qk_scale, self.qk_grad_scale, self.dropout, seed,
+            delta, delta, delta, *ids, delta, delta, delta, delta, delta, self.batch, heads, self.q_len, self.lse_stride, kv_len,
+            offset, first, window or 0, stride, bias_grad_offset, self.qk_scale, self.qk_grad_scale, self.dropout, seed,
         )  # fmt: skip
+        return sums, table_sums
+
+    def _backward_dkdv(
+        self, read: Inputs, strides: tuple[int, ...], dk: Tensor, dv: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
+        head_values: Tensor, ids: Saved, extent: Extent, seed: int,
+    ) -> None:  # fmt: skip
+        kv_len, offset, first, _, stride, window = extent
+        if self.uses_gluon:
+            launch = gluon_launch.dkdv_arguments(
+                *read, dk, dv, lse[0], delta[0], table, stride, self.qk_scale, self.qk_grad_scale
+            )
+            self._run_gluon(("gluon dkdv", strides), launch, {})
+            return
         split_slope = SPLIT_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
+        inputs: tuple[Any, ...] = ()
         for part, tile in self.dkdv_passes:
-            if self.has_tma:  # pointers do not depend on the tile
-                inputs = self._input_tiles(q, k, v, grad_out, tile)
+            if self.has_tma or not inputs:  # pointers do not depend on the tile
+                inputs = self._input_tiles(*read, tile)
             self._tiled(
-                ("dkdv", part, *facts), backward_dkdv_kernel, tile,
+                ("dkdv", part, window is not None, strides), backward_dkdv_kernel, tile,
                 lambda part=part: {
                     "HAS_WINDOW": window is not None, "SKIP_BLOCKS": False, "HAS_DECAY": self.has_decay,
                     "SPLIT_BITS": split_slope, "PART": part,
                 },
             )(
                 ceil_div(kv_len, tile.block_n) * self.batch * self.kv_heads, *inputs,
-                *self._parts(dk, tile.block_n, self.parts_d), *self._parts(dv, tile.block_n, self.parts_dv), lse, delta, table, delta, delta, head_values, head_values,
-                delta, delta, delta, q_ids, k_ids, ranges, delta, *sizes, self.qk_scale, self.qk_grad_scale,
-                self.dropout, seed,
+                *self._parts(dk, tile.block_n, self.parts_d), *self._parts(dv, tile.block_n, self.parts_dv), lse, delta, table,
+                delta, delta, head_values, head_values, delta, delta, delta, *ids, delta, self.batch, self.heads, self.q_len,
+                self.lse_stride, kv_len, offset, first, window or 0, stride, self.qk_scale, self.qk_grad_scale, self.dropout, seed,
             )  # fmt: skip
-        if self.rotation is not None:
-            self.rotation.rotate_gradients(dq, dk)
-        return (dq, dk, dv, *tables.gradients(tensors, sums, table_sums, extent))
 
     def _scale_rows(self, grad_out: Tensor, lse: Tensor) -> Tensor:
         """See ``launch.scale_rows``."""
@@ -306,6 +347,16 @@ class Plan:
         return scaled
 
     # --- tiles ---------------------------------------------------------------------------------------------------------
+
+    def _run_gluon(
+        self, key: tuple[Any, ...], launch: tuple[Any, int, tuple[Any, ...]], constants: dict[str, Any]
+    ) -> None:
+        """Run a warp-specialised kernel with the flags of this plan and its own constants."""
+        kernel, programs, arguments = launch
+        if key not in self._launches:
+            flags = {name: self.flags[name] for name in gluon_launch.FLAGS}
+            self._launches[key] = self._launch(kernel, flags | constants, gluon_launch.TILE.options)
+        self._launches[key](programs, *arguments)
 
     def _tiled(self, key: tuple[Any, ...], kernel: Any, tile: tile_configs.TileConfig, constants: Any) -> DirectLaunch:
         """The launch of a kernel with the flags of this plan and its own constants, which are built once per key."""

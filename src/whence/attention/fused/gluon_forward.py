@@ -1,18 +1,10 @@
-"""The forward kernel of Hopper GPUs in Gluon, Triton's dialect with explicit layouts, barriers and warp roles.
+"""The warp-specialised forward kernel of Hopper GPUs; ``gluon_roles`` has its roles and barriers.
 
-A program has nine warps in three roles, which run at the same time:
+Each consumer computes attention of its rows with an online softmax. The consumers start their matrix products in turn, so that one
+computes its softmax while the tensor cores work for the other. Within one consumer, the softmax of a block also runs beside the
+product of the previous block's weights with its values.
 
-- *Producer*, one warp: copies blocks of queries, keys and values into shared memory by TMA.
-- *Two consumers*, four warps each: each computes attention of 64 of the 128 rows of a tile, with an online softmax.
-
-The roles meet at barriers in shared memory. ``full`` barriers: a copy has arrived. ``empty`` barriers: both consumers have
-read a buffer, so that the producer may overwrite it. ``turns`` barriers: the consumers start their matrix products in turn, so
-that one computes its softmax while the tensor cores work for the other. Within one consumer, the softmax of a block also runs
-beside the product of the previous block's weights with its values.
-
-A program computes several tiles, one after another, and the producer copies ahead into the next tile. ``find_tile`` says which.
-Logits are in base 2, and tables are read along diagonals in the accumulator's own layout (see ``diagonals``). Import this
-module late: Gluon is experimental, and ``gluon_launch`` says which versions of it are known.
+Logits are in base 2, and tables are read along diagonals in the accumulator's own layout. Import this module late.
 """
 
 from __future__ import annotations
@@ -27,89 +19,29 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from whence.attention.fused import packing, tile_ops
+from whence.attention.fused import tile_ops
+from whence.attention.fused.gluon_roles import (
+    CONSUMER_REGISTERS,
+    CONSUMERS,
+    HEAD_DIM,
+    PRODUCER_REGISTERS,
+    ROWS,
+    TABLE_PADDING,
+    TILE,
+    WARPS,
+    count_tiles,
+    exp2,
+    find_tile,
+    role_barrier,
+)
+from whence.attention.fused.gluon_tiles import load_table, operand_layout, row_layout, tile_layout
 
-ROWS = gl.constexpr(64)  # of a consumer
-CONSUMERS = gl.constexpr(2)
-WARPS = gl.constexpr(4)  # of a consumer
-BLOCK = gl.constexpr(128)  # rows of a tile and keys of a block, so that the diagonal crosses one block of a tile
-HEAD_DIM = gl.constexpr(128)
+BLOCK = TILE  # rows of a tile and keys of a block, so that the diagonal crosses one block of a tile
 STAGES = gl.constexpr(2)  # buffers of keys, and of values
-CONSUMER_REGISTERS = gl.constexpr(240)
-PRODUCER_REGISTERS = gl.constexpr(24)
-TABLE_PADDING = gl.constexpr(packing.TABLE_PADDING)
 MAX_LSE = gl.constexpr(tile_ops.MAX_LSE.value)
-# wait for all threads of a role; renamed after Triton 3.6
-role_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
-S_LAYOUT = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 16]))
-ROW_LAYOUT = gl.constexpr(gl.SliceLayout(1, S_LAYOUT.value))
-P_LAYOUT = gl.constexpr(gl.DotOperandLayout(0, S_LAYOUT.value, 2))
-
-
-@gluon.constexpr_function
-def diagonal_layout():
-    """The accumulator layout, seen as ``[rows / 16, 2, 8, columns / 8, 8]``."""
-    registers = [[0, 0, 0, 0, 1], [0, 1, 0, 0, 0], *([0, 0, 0, n, 0] for n in (1, 2, 4, 8))]
-    lanes = [[0, 0, 0, 0, 2], [0, 0, 0, 0, 4], [0, 0, 1, 0, 0], [0, 0, 2, 0, 0], [0, 0, 4, 0, 0]]
-    return gl.DistributedLinearLayout(registers, lanes, [[1, 0, 0, 0, 0], [2, 0, 0, 0, 0]], [], [4, 2, 8, 16, 8])
-
-
-@gluon.constexpr_function
-def axis_layout(axis):
-    """The layout of a vector along one of the five axes."""
-    layout = diagonal_layout()
-    for other in (4, 3, 2, 1, 0):
-        if other != axis:
-            layout = gl.SliceLayout(other, layout)
-    return layout
-
-
-# --- tables and softmax ----------------------------------------------------------------------------------------------
-
-
-@gluon.jit
-def exp2(x):
-    return gl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
-
-
-@gluon.jit
-def diagonal_pointers(base, WIDTH: gl.constexpr):
-    """Pointers to ``base + (row - column) * WIDTH`` in the five-axis view; see ``diagonals``."""
-    group = gl.arange(0, 4, axis_layout(0))[:, None, None, None, None] * 16
-    half = gl.arange(0, 2, axis_layout(1))[None, :, None, None, None] * 8
-    row = gl.arange(0, 8, axis_layout(2))[None, None, :, None, None]
-    block = gl.arange(0, 16, axis_layout(3))[None, None, None, :, None] * 8
-    column = gl.arange(0, 8, axis_layout(4))[None, None, None, None, :]
-    # first what depends on the thread, then what depends on the register: the compiler makes the latter immediate offsets
-    return ((base + (group + (row - column)) * WIDTH) + (half - block) * WIDTH).to(gl.int64)
-
-
-@gluon.jit
-def as_tile(x):
-    return gl.convert_layout(gl.reshape(x, [ROWS, BLOCK]), S_LAYOUT, assert_trivial=True)
-
-
-@gluon.jit
-def load_table_tiles(base, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr):
-    """Tiles of the score scale and the bias; ``base`` points at the distance of the first row and column.
-
-    If the table holds only one of them, that one twice. Without a table, zeros that nothing reads.
-    """
-    if HAS_SCORE_SCALE and HAS_BIAS:
-        scale, bias = gl.inline_asm_elementwise(
-            "ld.global.nc.v2.f32 {$0, $1}, [$2];", "=f,=f,l", [diagonal_pointers(base, 2)],
-            dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
-        )  # fmt: skip
-        return as_tile(scale), as_tile(bias)
-    elif HAS_SCORE_SCALE or HAS_BIAS:
-        tile = as_tile(
-            gl.inline_asm_elementwise(
-                "ld.global.nc.f32 $0, [$1];", "=f,l", [diagonal_pointers(base, 1)], dtype=gl.float32, is_pure=True, pack=1
-            )
-        )  # fmt: skip
-        return tile, tile
-    else:
-        return 0.0, 0.0
+S_LAYOUT = gl.constexpr(tile_layout(128))
+ROW_LAYOUT = gl.constexpr(row_layout(128))
+P_LAYOUT = gl.constexpr(operand_layout(128))
 
 
 @gluon.jit
@@ -143,49 +75,7 @@ def softmax_step(
     return p, rescale, new_max, row_sum * rescale + gl.sum(p, 1)
 
 
-# --- which tile ------------------------------------------------------------------------------------------------------
-
-
-@gluon.jit
-def find_tile(program, programs, turn, row_blocks, unit_heads, rounds, begun, taken, whole):
-    """Head (counted over all sequences) and block of rows of a program's tile; see ``gluon_launch.Schedule``."""
-    levels = unit_heads * row_blocks
-    if turn < 2 * rounds:  # a long tile and the short one that makes their sum the same for all
-        pair = turn // 2 * programs + program
-        unit = pair // (levels // 2)
-        level = pair % (levels // 2)
-        if turn % 2 == 1:
-            level = levels - 1 - level
-    else:  # the others from the longest to the shortest, forth and back
-        last = turn - 2 * rounds
-        rank = last * programs + program
-        if last % 2 == 1:
-            rank = (last + 1) * programs - 1 - program
-        middle = rank - whole * taken
-        end = middle - (whole + 1) * (levels - 2 * taken)
-        if middle < 0:
-            level = rank // whole
-            unit = begun + 1 + rank % whole
-        elif end < 0:
-            level = taken + middle // (whole + 1)
-            unit = begun + middle % (whole + 1)
-        else:
-            level = levels - taken + end // whole
-            unit = begun + 1 + end % whole
-    return unit * unit_heads + level % unit_heads, row_blocks - 1 - level // unit_heads
-
-
-@gluon.jit
-def count_tiles(program, programs, tiles, rounds):
-    """The number of tiles of a program."""
-    left = tiles - 2 * rounds * programs
-    turns = left // programs
-    place = program
-    if turns % 2 == 1:
-        place = programs - 1 - program
-    if place < left % programs:
-        turns += 1
-    return 2 * rounds + turns
+# --- roles -----------------------------------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -197,9 +87,6 @@ def find_head(MAX_DISTANCE, rank, block, batch, heads, SKIP_BLOCKS: gl.constexpr
         return rank % batch, h, block - low // BLOCK
     else:
         return rank // heads, rank % heads, block
-
-
-# --- roles -----------------------------------------------------------------------------------------------------------
 
 
 @gluon.jit
@@ -260,7 +147,7 @@ def consumer(
         start_m = block * BLOCK + INDEX * ROWS
         table = TABLE + (h.to(gl.int64) * table_stride + TABLE_PADDING) * WIDTH
         # the block of the diagonal: its scores and weights; its values follow in the loop
-        scale, bias = load_table_tiles(table + INDEX * ROWS * WIDTH, HAS_SCORE_SCALE, HAS_BIAS)
+        scale, bias = load_table(table + INDEX * ROWS * WIDTH, BLOCK, 1, HAS_SCORE_SCALE, HAS_BIAS)
         mbarrier.wait(q_full, turn & 1)
         q = q_smem.index(INDEX).reshape([ROWS, HEAD_DIM])
         slot = done % STAGES
@@ -287,7 +174,7 @@ def consumer(
             o = warpgroup_mma(p, v_smem.index(last_slot).reshape([BLOCK, HEAD_DIM]), o, is_async=True)
             mbarrier.arrive(turn_other, count=1)
             distance0 = INDEX * ROWS + i * BLOCK
-            scale, bias = load_table_tiles(table + distance0 * WIDTH, HAS_SCORE_SCALE, HAS_BIAS)
+            scale, bias = load_table(table + distance0 * WIDTH, BLOCK, 1, HAS_SCORE_SCALE, HAS_BIAS)
             s = warpgroup_mma_wait(num_outstanding=1, deps=(s,))
             mbarrier.arrive(k_empty.index(slot), count=1)
             p32, rescale, row_max, row_sum = softmax_step(

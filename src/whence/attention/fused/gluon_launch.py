@@ -1,6 +1,6 @@
-"""Which calls the warp-specialised forward kernel of ``gluon_forward`` takes, and its launch.
+"""Which calls the warp-specialised kernels take, and their launches: ``gluon_forward``, ``gluon_dq`` and ``gluon_dkdv``.
 
-Everything else, and the backward pass, stays with the Triton kernels, which read the same tables and log-sum-exp.
+Everything else stays with the Triton kernels, which read and write the same tables, log-sum-exp and delta.
 """
 
 from __future__ import annotations
@@ -21,15 +21,20 @@ ENABLED = os.environ.get("WHENCE_GLUON") != "0"
 #: versions of Triton whose Gluon compiles the kernel; the dialect is experimental, others use the Triton kernel
 KNOWN_VERSIONS = ((3, 6), (3, 7))
 HEAD_DIM = 128  # measured; at 64 the Triton kernel is as fast
-ROWS, BLOCK = 64, 128  # of descriptors of q and of k; a tile has BLOCK rows
-FLAGS = ("HAS_SCORE_SCALE", "HAS_BIAS")  # compile-time arguments
+ROWS, BLOCK = 64, 128  # of a consumer, and of a tile
+FLAGS = ("HAS_SCORE_SCALE", "HAS_BIAS")  # compile-time arguments of all kernels
 TILE = TileConfig(BLOCK, BLOCK, num_warps=4)  # warps of the first consumer; the other roles have theirs in the kernel
+SUMS_OF_TILE = 8  # for a parameter: one of each warp of the consumers
+MAX_DERIVATIVES = 3  # of one column of the table
 
 
 def covers(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, offset: int, window: int | None, dropout: float, qk_scale: float
 ) -> bool:
-    """Whether the kernel computes this call, if nothing acts on its scores but score scales and biases in a table."""
+    """Whether the kernels compute this call, if nothing acts on its scores but score scales and biases in a table.
+
+    The backward kernels do so unless blocks are skipped; dq and sums for parameters also need ``covers_sums``.
+    """
     return (
         ENABLED and causal and offset == 0 and window is None and dropout == 0 and qk_scale > 0
         and MAX_DECODE_QUERIES < q.shape[2] == k.shape[2] and q.shape[3] == v.shape[3] == HEAD_DIM and q.dtype != torch.float32
@@ -37,11 +42,16 @@ def covers(
     )  # fmt: skip
 
 
+def covers_sums(dense: tuple[bool, ...], has_score_scale: bool, has_bias: bool, num_derivatives: int) -> bool:
+    """Whether the kernel of dq computes the sums for the parameters of such a table; ``dense``: gradients of its columns."""
+    return not any(dense) and num_derivatives <= (0 if has_score_scale and has_bias else MAX_DERIVATIVES)
+
+
 def has_gluon() -> bool:
     if tuple(map(int, triton.__version__.split(".")[:2])) not in KNOWN_VERSIONS:
         return False
     try:
-        from whence.attention.fused import gluon_forward  # noqa: F401
+        from whence.attention.fused import gluon_dkdv, gluon_dq, gluon_forward  # noqa: F401
     except (ImportError, AttributeError):  # a build without the dialect, or another one of the same version
         return False
     return True
@@ -75,23 +85,77 @@ def make_schedule(heads: int, row_blocks: int, programs: int) -> Schedule:
     return Schedule(heads * row_blocks, row_blocks, unit_heads, rounds, begun, taken, units - begun - 1)
 
 
-def kernel() -> Any:
-    from whence.attention.fused.gluon_forward import gluon_forward_kernel
-
-    return gluon_forward_kernel
-
-
 def arguments(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, max_distance: Tensor, table_stride: int,
     qk_scale: float,
-) -> tuple[int, tuple[Any, ...]]:  # fmt: skip
-    """The number of programs, and the arguments of the kernel but for its compile-time flags."""
+) -> tuple[Any, int, tuple[Any, ...]]:  # fmt: skip
+    """The forward kernel, the number of programs, and the arguments but for the compile-time ones."""
+    from whence.attention.fused.gluon_forward import gluon_forward_kernel
+
     batch, heads, q_len, _ = q.shape
-    row_blocks = ceil_div(q_len, BLOCK)
-    programs = min(batch * heads * row_blocks, packing.num_multiprocessors(q.device))
+    programs, schedule = schedule_tiles(q, heads)
     tensors = (describe(q, ROWS), describe(k, BLOCK), describe(v, BLOCK), describe(out, ROWS), lse, table, max_distance)
     sizes = (batch, heads, heads // k.shape[1], q_len, padded_length(q_len), table_stride)
-    return programs, (*tensors, *sizes, qk_scale, *make_schedule(batch * heads, row_blocks, programs))
+    return gluon_forward_kernel, programs, (*tensors, *sizes, qk_scale, *schedule)
+
+
+def dq_arguments(
+    q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, out: Tensor, dq: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
+    derivatives: Tensor, sums: Tensor, table_stride: int, qk_scale: float, qk_grad_scale: float,
+) -> tuple[Any, int, tuple[Any, ...]]:  # fmt: skip
+    """The same of the kernel of dq, which also writes delta and ``sums`` (see ``empty_sums``)."""
+    from whence.attention.fused.gluon_dq import gluon_dq_kernel
+
+    heads, q_len = q.shape[1:3]
+    programs, schedule = schedule_tiles(q, heads)
+    tensors = (
+        describe(q, ROWS), describe(k, BLOCK), describe(v, BLOCK), *(describe(x, ROWS) for x in (grad_out, out, dq)), lse, delta,
+        table, derivatives, sums,
+    )  # fmt: skip
+    sizes = (heads, heads // k.shape[1], padded_length(q_len), table_stride, qk_scale, qk_grad_scale)
+    return gluon_dq_kernel, programs, (*tensors, *sizes, *schedule)
+
+
+def dq_constants(num_derivatives: int, width: int, amplitude: bool) -> dict[str, Any]:
+    """Compile-time arguments of the kernel of dq beside FLAGS; ``width``: columns of the derivatives in memory."""
+    return {"DERIVS": num_derivatives, "DERIV_WIDTH": width, "AMPLITUDE": amplitude}
+
+
+def dkdv_arguments(
+    q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, dk: Tensor, dv: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
+    table_stride: int, qk_scale: float, qk_grad_scale: float,
+) -> tuple[Any, int, tuple[Any, ...]]:  # fmt: skip
+    """The same of the kernel of dk and dv, which reads delta."""
+    from whence.attention.fused.gluon_dkdv import gluon_dkdv_kernel
+
+    heads, kv_heads = q.shape[1], k.shape[1]
+    programs, schedule = schedule_tiles(q, kv_heads)
+    tensors = (
+        *(describe(x, ROWS) for x in (q, k, v, grad_out, dk, dv)),
+        describe_rows(lse),
+        describe_rows(delta),
+        table,
+    )
+    return (
+        gluon_dkdv_kernel,
+        programs,
+        (*tensors, heads, heads // kv_heads, table_stride, qk_scale, qk_grad_scale, *schedule),
+    )
+
+
+def schedule_tiles(q: Tensor, heads: int) -> tuple[int, Schedule]:
+    """The number of programs for the tiles of some heads, and their schedule."""
+    row_blocks = ceil_div(q.shape[2], BLOCK)
+    heads = q.shape[0] * heads
+    programs = min(heads * row_blocks, packing.num_multiprocessors(q.device))
+    return programs, make_schedule(heads, row_blocks, programs)
+
+
+def empty_sums(q: Tensor) -> Tensor:
+    """``[B, H, sums of a head, NUM_SLOTS]``, which the kernel of dq fills."""
+    batch, heads, q_len, _ = q.shape
+    shape = (batch, heads, ceil_div(q_len, BLOCK) * SUMS_OF_TILE, packing.NUM_SLOTS)
+    return torch.empty(shape, dtype=torch.float32, device=q.device)
 
 
 def describe(x: Tensor, rows: int) -> Any:
@@ -102,3 +166,12 @@ def describe(x: Tensor, rows: int) -> Any:
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
     strides = [stride if n > 1 else HEAD_DIM for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
     return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, HEAD_DIM], layout)
+
+
+def describe_rows(x: Tensor) -> Any:
+    """A TMA descriptor of numbers of queries ``[B, H, padded_length]``."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    return TensorDescriptor(x, [x.shape[0] * x.shape[1], x.shape[2]], [x.shape[2], 1], [1, ROWS], layout)

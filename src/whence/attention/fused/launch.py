@@ -86,12 +86,11 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     lse = call.q.new_empty(lse_shape(call.q, call.has_factors), dtype=torch.float32)
     if uses_gluon(call):  # writes padding rows, too
         max_distance = block_skipping.max_distances(call)
-        programs, arguments = gluon_launch.arguments(
+        launch = gluon_launch.arguments(
             call.q, call.k, call.v, out, lse, call.table, max_distance if max_distance.numel() else call.dummy,
             call.table_stride, call.qk_scale,
         )  # fmt: skip
-        flags = {name: call.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": max_distance.numel() > 0}
-        call.launch(gluon_launch.kernel(), programs, arguments, flags, gluon_launch.TILE)
+        run_gluon(call, launch, {"SKIP_BLOCKS": max_distance.numel() > 0})
         return out, lse, max_distance, lse.new_empty(0)
     if call.has_padding_rows:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
@@ -123,7 +122,7 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def uses_gluon(call: DeviceCall) -> bool:
-    """Whether ``gluon_forward`` computes the call."""
+    """Whether ``gluon_forward`` computes the call, and ``gluon_dkdv`` its gradients unless blocks are skipped."""
     e, m = call.effects, call.mask
     return (
         gluon_launch.covers(
@@ -133,6 +132,14 @@ def uses_gluon(call: DeviceCall) -> bool:
         and call.has_tma and not call.has_segments and e.slope is None and e.sink is None and e.k_clock is None
         and e.first_distance == 0 and call.function is None and not call.has_row_tables
     )  # fmt: skip
+
+
+def run_gluon(
+    call: DeviceCall, launch: tuple[Any, int, tuple[Any, ...]], constants: dict[str, Any], variant: tuple[Any, ...] = ()
+) -> None:
+    kernel, programs, arguments = launch
+    flags = {name: call.flags[name] for name in gluon_launch.FLAGS}
+    call.launch(kernel, programs, arguments, flags | constants, gluon_launch.TILE, variant=variant)
 
 
 def sum_weights(call: DeviceCall, slots: Tensor, lse: Tensor) -> Tensor:
@@ -164,12 +171,13 @@ def backward(
     d_content, row_gradients = prepare_row_gradients(call, grad_sums, weight_sums, needed.content)
     separate = torch.are_deterministic_algorithms_enabled() and any(needed.dense)
     in_dq = replace(needed, dense=(False, False)) if separate else needed
+    gluon = uses_gluon(call) and not max_distance.numel()
     dq, delta, partial_sums, table_sums, key_lse, q_sums = backward_dq(
-        call, grad_out, out, lse, max_distance, in_dq, row_gradients
+        call, grad_out, out, lse, max_distance, in_dq, row_gradients, gluon
     )
     if d_content is not None and call.effects.q_places is not None:
         d_content = d_content.sum(1)
-    dk, dv, k_sums = backward_dkdv(call, grad_out, key_lse, delta, max_distance, row_gradients, q_sums)
+    dk, dv, k_sums = backward_dkdv(call, grad_out, key_lse, delta, max_distance, row_gradients, q_sums, gluon)
     if call.function is not None and partial_sums is not None:
         return dq, dk, dv, delta, function_gradients(call, partial_sums, table_sums), None, q_sums, k_sums, d_content
     columns: list[Tensor] = []
@@ -252,9 +260,14 @@ def backward_dq(
     max_distance: Tensor,
     needed: NeededGradients,
     rows: GradientsOfRows,
+    gluon: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:
     """dq, delta, each program's sums for the parameters, the dense table sums per sequence and head, the lse that ``backward_dkdv``
-    takes and, with a clock, the sums of the gradients of each query's logits."""
+    takes and, with a clock, the sums of the gradients of each query's logits. ``gluon``: whether warp-specialised kernels may run.
+    """
+    e = call.effects
+    if gluon and gluon_launch.covers_sums(needed.dense, e.has_score_scale, e.has_bias, sum(needed.num_derivatives)):
+        return *backward_dq_by_gluon(call, grad_out, out, lse, needed), None, lse, None
     tile = tile_configs.dq_config(
         call.max_block_d, call.element_size, sum(needed.num_derivatives), sum(needed.dense),
         call.has_tma, has_pieces=call.effects.num_knots > 0, has_row_tables=call.has_row_tables,
@@ -298,6 +311,23 @@ def backward_dq(
     return dq, delta, partial_sums, table_sums, by_query[1], by_query[0]
 
 
+def backward_dq_by_gluon(
+    call: DeviceCall, grad_out: Tensor, out: Tensor, lse: Tensor, needed: NeededGradients
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """dq, delta and sums for the parameters."""
+    dq, delta = torch.empty_like(call.q), torch.empty_like(lse)
+    sums = gluon_launch.empty_sums(call.q) if needed.any_parameter else None
+    derivatives = call.dummy if needed.derivatives is None else needed.derivatives
+    launch = gluon_launch.dq_arguments(
+        call.q, call.k, call.v, grad_out, out, dq, lse, delta, call.table, derivatives, call.dummy if sums is None else sums,
+        call.table_stride, call.qk_scale, call.qk_grad_scale,
+    )  # fmt: skip
+    width = 1 if needed.derivatives is None else needed.derivatives.shape[2]
+    constants = gluon_launch.dq_constants(sum(needed.num_derivatives), width, needed.amplitude)
+    run_gluon(call, launch, constants, (grad_out.stride(), out.stride(), lse.data_ptr() % 16))
+    return dq, delta, sums
+
+
 def backward_dkdv(
     call: DeviceCall,
     grad_out: Tensor,
@@ -306,6 +336,7 @@ def backward_dkdv(
     max_distance: Tensor,
     rows: GradientsOfRows,
     q_sums: Tensor | None,
+    gluon: bool,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """dk, dv and, with a clock, its gradient at each key, the negative sum of the gradients of the key's logits.
 
@@ -320,6 +351,11 @@ def backward_dkdv(
     )  # fmt: skip
     clock_sums = q_sums if e.q_clock is None else lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len))
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
+    if gluon:
+        sizes = (call.table_stride, call.qk_scale, call.qk_grad_scale)
+        launch = gluon_launch.dkdv_arguments(call.q, call.k, call.v, grad_out, dk, dv, lse, delta, call.table, *sizes)
+        run_gluon(call, launch, {}, (grad_out.stride(), lse.data_ptr() % 16))
+        return dk, dv, None
     # a clock with more dimensions needs more registers than there are
     splits_clock = call.clock == BY_BLOCK.value and not has_slope and call.max_block_d <= 64
     splits = call.group_size == 1 and (splits_clock or (has_slope and not has_clock))

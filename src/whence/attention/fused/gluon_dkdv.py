@@ -1,4 +1,8 @@
-"""The kernel of dk and dv: its producer, a step of its consumers, and their loop over tiles."""
+"""The warp-specialised kernel of dk and dv; ``gluon_roles`` has its roles and barriers.
+
+A tile holds 128 keys, 64 of each consumer. Steps go over 64 queries, from the diagonal to the last query, for each query head that
+shares the keys.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +17,34 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from diagonal_tables import load_table, load_table_again, prefetch
-from layouts import column_layout, operand_layout, row_layout, tile_layout
-from roles import (
+from whence.attention.fused.gluon_roles import (
     CONSUMER_REGISTERS,
     CONSUMERS,
     HEAD_DIM,
     PRODUCER_REGISTERS,
     ROWS,
-    STEP,
     TABLE_PADDING,
     TILE,
     WARPS,
+    count_tiles,
     end_turn,
+    exp2,
+    find_tile,
     issue_scores,
+    role_barrier,
     wait_turn,
 )
-from whence.attention.fused.gluon_forward import count_tiles, exp2, find_tile, role_barrier
+from whence.attention.fused.gluon_tiles import (
+    column_layout,
+    load_table,
+    multiply_by_scale,
+    operand_layout,
+    row_layout,
+    tile_layout,
+)
 
-# ``roles`` says what the barriers mean and why no wait lasts forever; this is what is particular to dk and dv.
-#
+STEP = gl.constexpr(64)  # queries of a step
+
 # Arrivals. A consumer arrives at ``empty`` at step i + 1 for that of step i, after the last product that reads it has ended, or after
 # the loop for the last step. Keys and values have two pairs of buffers, for this tile and the next. The results leave from this
 # tile's pair, so a consumer arrives at its kv_empty after the first step of the next tile, when the copies have read it. After the
@@ -86,10 +98,13 @@ def dkdv_weights(
     s, lse, table, qk_scale, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, MASKED: gl.constexpr
 ):  # fmt: skip
     """The weights of 64 keys and 64 queries. MASKED: both begin at the same token."""
-    if HAS_SCORE_SCALE:
-        p = exp2(s * load_table(table, STEP, -1) - lse[None, :])
+    scale, bias = load_table(table, STEP, -1, HAS_SCORE_SCALE, HAS_BIAS)
+    if HAS_SCORE_SCALE and HAS_BIAS:
+        p = exp2(s * scale + (bias - lse[None, :]))
+    elif HAS_SCORE_SCALE:
+        p = exp2(s * scale - lse[None, :])
     elif HAS_BIAS:
-        p = exp2(s * qk_scale + (load_table(table, STEP, -1) - lse[None, :]))
+        p = exp2(s * qk_scale + (bias - lse[None, :]))
     else:
         p = exp2(s * qk_scale - lse[None, :])
     if MASKED:
@@ -102,7 +117,7 @@ def dkdv_weights(
 @gluon.jit
 def dkdv_step(
     k, v, dk, dv, ds16, q_smem, do_smem, lse_smem, delta_smem, full, empty, turns, table, qk_scale, position,
-    INDEX: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, PREFETCH: gl.constexpr,
+    INDEX: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
     HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """One step. The product of dk that the last step began is finished here, and this step's begins.
@@ -110,8 +125,6 @@ def dkdv_step(
     Products end in the order in which they begin: (dk of the last step), s, dp, dv, dk.
     """
     slot = position % STAGES
-    if PREFETCH and (HAS_SCORE_SCALE or HAS_BIAS):
-        prefetch(table + STEP, 128)  # what the next two steps read and this one does not
     mbarrier.wait(full.index(slot), (position // STAGES) & 1)
     wait_turn(turns, position, INDEX, TURNS)
     s = issue_scores(k, q_smem, slot, STEP)
@@ -130,7 +143,7 @@ def dkdv_step(
     dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
     ds = p * (dp - delta[None, :])
     if HAS_SCORE_SCALE:
-        ds = ds * load_table_again(table, STEP, -1)
+        ds = multiply_by_scale(ds, table, STEP, -1, HAS_BIAS)
     ds16 = gl.convert_layout(ds.to(q_smem.dtype), operand_layout(HEAD_DIM), assert_trivial=True)
     dk = warpgroup_mma(ds16, q_smem.index(slot).reshape([STEP, HEAD_DIM]), dk, is_async=True)
     dv, p16 = warpgroup_mma_wait(num_outstanding=1, deps=(dv, p16))
@@ -141,9 +154,10 @@ def dkdv_step(
 def dkdv_consumer(
     DK, DV, TABLE, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty, full, empty, turns,
     heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks, unit_heads, rounds, begun, taken, whole,
-    INDEX: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr, PREFETCH: gl.constexpr,
+    INDEX: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
     HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
 ):  # fmt: skip
+    WIDTH: gl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     program, programs = gl.program_id(0), gl.num_programs(0)
     kv_heads = heads // group_size
     done = 0  # steps of earlier tiles and heads
@@ -162,7 +176,7 @@ def dkdv_consumer(
         mbarrier.wait(kv_full.index(pair), (turn // 2) & 1)
         for member in range(group_size):
             h = h_kv * group_size + member
-            table = TABLE + (h.to(gl.int64) * table_stride + TABLE_PADDING)
+            table = TABLE + (h.to(gl.int64) * table_stride + TABLE_PADDING) * WIDTH
             if INDEX == 1:  # these queries come before the keys of the second consumer
                 slot = done % STAGES
                 mbarrier.wait(full.index(slot), (done // STAGES) & 1)
@@ -172,7 +186,7 @@ def dkdv_consumer(
             ds16 = gl.zeros([ROWS, STEP], q_smem.dtype, operand_layout(HEAD_DIM))
             dk_token, dv, ds16 = dkdv_step(
                 k, v, warpgroup_mma_init(dk), dv, ds16, q_smem, do_smem, lse_smem, delta_smem, full, empty, turns, table,
-                qk_scale, done + INDEX, INDEX, STAGES, TURNS, PREFETCH, HAS_SCORE_SCALE, HAS_BIAS, True,
+                qk_scale, done + INDEX, INDEX, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS, True,
             )  # fmt: skip
             if (member == 0) & (turn > 0):  # the copies of the last tile's results have read the buffers
                 tma.store_wait(0)
@@ -180,7 +194,7 @@ def dkdv_consumer(
             for i in range(INDEX + 1, steps):
                 dk_token, dv, ds16 = dkdv_step(
                     k, v, dk_token, dv, ds16, q_smem, do_smem, lse_smem, delta_smem, full, empty, turns,
-                    table + (i - INDEX) * STEP, qk_scale, done + i, INDEX, STAGES, TURNS, PREFETCH, HAS_SCORE_SCALE, HAS_BIAS, False,
+                    table + (i - INDEX) * STEP * WIDTH, qk_scale, done + i, INDEX, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS, False,
                 )  # fmt: skip
             dk, ds16 = warpgroup_mma_wait(num_outstanding=0, deps=(dk_token, ds16))
             done += steps
@@ -204,9 +218,11 @@ def dkdv_consumer(
 def gluon_dkdv_kernel(
     Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks,
     unit_heads, rounds, begun, taken, whole,
-    STAGES: gl.constexpr, TURNS: gl.constexpr, PREFETCH: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
 ):  # fmt: skip
     """dk and dv of causal attention. All descriptors have 64 rows; those of LSE and DELTA are of ``[heads, 64]``."""
+    STAGES: gl.constexpr = 2 if HAS_SCORE_SCALE else 3  # buffers of queries; with a score scale, loads of tables decide
+    TURNS: gl.constexpr = not HAS_SCORE_SCALE
     k_smem = gl.allocate_shared_memory(K.dtype, [2 * CONSUMERS, 1, 1, ROWS, HEAD_DIM], K.layout)
     v_smem = gl.allocate_shared_memory(V.dtype, [2 * CONSUMERS, 1, 1, ROWS, HEAD_DIM], V.layout)
     q_smem = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, STEP, HEAD_DIM], Q.layout)
@@ -232,12 +248,12 @@ def gluon_dkdv_kernel(
             (dkdv_consumer, (
                 DK, DV, TABLE, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty,
                 full, empty, turns, heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks, unit_heads, rounds,
-                begun, taken, whole, 0, STAGES, TURNS, PREFETCH, HAS_SCORE_SCALE, HAS_BIAS,
+                begun, taken, whole, 0, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS,
             )),
             (dkdv_consumer, (
                 DK, DV, TABLE, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty,
                 full, empty, turns, heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks, unit_heads, rounds,
-                begun, taken, whole, 1, STAGES, TURNS, PREFETCH, HAS_SCORE_SCALE, HAS_BIAS,
+                begun, taken, whole, 1, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS,
             )),
             (dkdv_producer, (
                 Q, K, V, GRAD_OUT, LSE, DELTA, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty,

@@ -1,4 +1,4 @@
-"""The warp-specialised forward kernel: which calls it takes, how tiles are divided, its compilation, and its results on a GPU."""
+"""The warp-specialised kernels in the operator: which calls they take, how tiles are divided, its compilation, and its results on a GPU."""
 
 import os
 import subprocess
@@ -125,8 +125,9 @@ def test_the_triton_kernel_runs_otherwise(chosen, monkeypatch, reason):
     elif reason == "another version":
         monkeypatch.setattr(gluon_launch.triton, "__version__", "3.8.0")
     elif reason == "no dialect":
-        monkeypatch.delitem(sys.modules, "whence.attention.fused.gluon_forward", raising=False)
-        monkeypatch.delattr("whence.attention.fused.gluon_forward", raising=False)
+        for name in ("gluon_forward", "gluon_dq", "gluon_dkdv"):
+            monkeypatch.delitem(sys.modules, f"whence.attention.fused.{name}", raising=False)
+            monkeypatch.delattr(f"whence.attention.fused.{name}", raising=False)
         monkeypatch.setitem(sys.modules, "triton.experimental.gluon", None)
     else:
         monkeypatch.setattr(packing, "has_tma", lambda device: False)
@@ -144,7 +145,7 @@ def test_on_by_default():
      (3, 3, 132, 0.0), (1, 1, 132, 0.0), (7, 5, 4, 0.05), (6, 7, 4, 0.05)],
 )  # fmt: skip
 def test_programs_compute_every_tile_once_and_end_together(heads, row_blocks, multiprocessors, excess):
-    from whence.attention.fused.gluon_forward import count_tiles, find_tile
+    from whence.attention.fused.gluon_roles import count_tiles, find_tile
 
     programs = min(heads * row_blocks, multiprocessors)
     tiles, *settings = gluon_launch.make_schedule(heads, row_blocks, programs)
@@ -166,28 +167,43 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import make_backend
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
-from whence.attention.fused.gluon_forward import gluon_forward_kernel as kernel
+from whence.attention.fused.gluon_dkdv import gluon_dkdv_kernel
+from whence.attention.fused.gluon_dq import gluon_dq_kernel
+from whence.attention.fused.gluon_forward import gluon_forward_kernel
 
-layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-types = {"LSE": "*fp32", "TABLE": "*fp32", "qk_scale": "fp32", **dict.fromkeys(kernel.arg_names[-3:], "constexpr")}
-for names, rows in (("Q OUT", 64), ("K V", 128)):
-    types |= {name: f"tensordesc<bf16[1, 1, {rows}, 128],{layout!r}>" for name in names.split()}
-names, target = kernel.arg_names, GPUTarget("cuda", 90, 32)
+tiles = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
+numbers = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+target = GPUTarget("cuda", 90, 32)
 backend = make_backend(target)
 options = backend.parse_options({"num_warps": 4})
-types["MAX_DISTANCE"] = "*i32"
-for flags in ((False, False, False), (True, False, False), (False, True, True), (True, True, True)):
-    constants = {(len(names) - 3 + i,): flag for i, flag in enumerate(flags)}
-    source = GluonASTSource(kernel, {name: types.get(name, "i32") for name in names}, constants, {})
+
+
+def lower(kernel, key_rows, lse, constants):
+    names = kernel.arg_names
+    types = {"LSE": lse, "DELTA": lse, "MAX_DISTANCE": "*i32", "qk_scale": "fp32", "qk_grad_scale": "fp32"}
+    types |= dict.fromkeys(("TABLE", "DERIVATIVES", "PARTIAL_SUMS"), "*fp32")
+    for name in ("Q", "K", "V", "GRAD_OUT", "OUT", "DQ", "DK", "DV"):
+        types[name] = f"tensordesc<bf16[1, 1, {key_rows if name in 'KV' else 64}, 128],{tiles!r}>"
+    types |= dict.fromkeys(constants, "constexpr")
+    values = {(names.index(name),): value for name, value in constants.items()}
+    source = GluonASTSource(kernel, {name: types.get(name, "i32") for name in names}, values, {})
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     implementation = backend.get_codegen_implementation(options)
     assert source.make_ir(target, options, implementation, backend.get_module_map(), context).verify()
+
+
+for scale, bias, derivatives in ((False, False, 0), (True, False, 2), (False, True, 3), (True, True, 0)):
+    flags = {"HAS_SCORE_SCALE": scale, "HAS_BIAS": bias}
+    lower(gluon_forward_kernel, 128, "*fp32", flags | {"SKIP_BLOCKS": derivatives == 3})
+    own = {"DERIVS": derivatives, "DERIV_WIDTH": (1, 1, 2, 4)[derivatives], "AMPLITUDE": derivatives == 2}
+    lower(gluon_dq_kernel, 128, "*fp32", flags | own)
+    lower(gluon_dkdv_kernel, 64, f"tensordesc<fp32[1, 64],{numbers!r}>", flags)
 """
 
 
-def test_it_lowers_for_hopper_with_every_flag():
+def test_they_lower_for_hopper_with_every_flag():
     """To Triton's intermediate form, in which layouts and barriers are checked; compile_targets.py goes on to machine code."""
     environment = os.environ | {"TRITON_INTERPRET": "0"}
     result = subprocess.run([sys.executable, "-c", LOWER], capture_output=True, text=True, env=environment)
@@ -217,12 +233,26 @@ CASES = {
 }
 
 
+#: cases whose kernel of dq, or kernels of all gradients, are Triton's: dense gradients, and skipped blocks
+DENSE = ("T5, odd numbers of heads and blocks", "scale and bias", "function, several rounds of pairs")
+SKIPPING = ("blocks skipped",)
+
+
 @pytest.fixture
 def launches(monkeypatch):
-    """The kernel is on; its launches are counted."""
-    counted, arguments = [], gluon_launch.arguments
+    """The kernels are on; their launches are counted."""
+    counted = dict.fromkeys(("arguments", "dq_arguments", "dkdv_arguments"), 0)
+
+    def count(name, function):
+        def run(*tensors):
+            counted[name] += 1
+            return function(*tensors)
+
+        return run
+
     monkeypatch.setattr(gluon_launch, "ENABLED", True)
-    monkeypatch.setattr(gluon_launch, "arguments", lambda *a: counted.append(1) or arguments(*a))
+    for name in counted:
+        monkeypatch.setattr(gluon_launch, name, count(name, getattr(gluon_launch, name)))
     return counted
 
 
@@ -239,7 +269,10 @@ def test_outputs_and_gradients(name, planned, launches, monkeypatch, poisoned):
     *tensors, grad_out = random_inputs(batch, heads, groups, tokens, tokens, 128, 128, dtype=dtype, device="cuda")
     for _ in range(1 + planned):  # Triton launches the first time, the plan itself the second time
         check_against_reference(position, tensors, grad_out, {"causal": True, "skip_blocks": False} | options)
-    assert len(launches) == (0 if "Triton" in name else 1 + planned)
+    calls = 0 if "Triton" in name else 1 + planned
+    assert launches["arguments"] == calls
+    assert launches["dq_arguments"] == (0 if name in DENSE + SKIPPING else calls)
+    assert launches["dkdv_arguments"] == (0 if name in SKIPPING else calls)
 
 
 @pytest.mark.gpu
@@ -265,7 +298,7 @@ def test_in_a_graph(planned, launches, monkeypatch):
     out.fill_(torch.nan)
     graph.replay()
     assert torch.equal(out, attend())
-    assert len(launches) == 4
+    assert launches["arguments"] == 4
 
 
 @pytest.mark.gpu
@@ -287,4 +320,4 @@ def test_compiled_equals_eager(launches, monkeypatch):
     for plain, compiled in zip(*results, strict=True):
         error = (compiled.float() - plain.float()).square().mean().sqrt() / plain.float().square().mean().sqrt()
         assert error <= 2**-6
-    assert len(launches) == 2
+    assert [*launches.values()] == [2, 2, 2]
