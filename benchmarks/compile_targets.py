@@ -149,7 +149,9 @@ def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
         positions = torch.arange(300)
         attend(4, 2, 2, 300, q_positions=positions[-2:], k_positions=positions)
         padded = {"key_mask": torch.ones(1, 300, dtype=torch.bool)}
-        attend(8, 1, 16, 300, q_positions=positions[-16:], k_positions=positions, **padded)  # the largest tile
+        rows = tile_configs.max_decode_rows(head_dim, dtype.itemsize, name == "swin")
+        for heads in {8, rows // 16}:  # the largest tile of the decode kernel, and more queries than it takes
+            attend(heads, 1, 16, 300, q_positions=positions[-16:], k_positions=positions, **padded)
 
 
 def compile_case(target: str, name: str, head_dim: int, dtype: torch.dtype) -> list[dict[str, Any]]:

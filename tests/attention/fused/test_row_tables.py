@@ -26,7 +26,7 @@ from whence import (
 )  # fmt: skip
 from whence.attention.arguments import Arguments
 from whence.attention.call import prepare
-from whence.attention.fused import packing, row_blocks
+from whence.attention.fused import decode, packing, row_blocks
 from whence.position.head_slice import select_heads
 
 interpreted = pytest.mark.usefixtures("interpreted", "poisoned")
@@ -192,6 +192,26 @@ def test_blocks_of_rows_are_compiled(position, monkeypatch):
         results = [torch.autograd.grad(function(q).square().sum(), [q, *parameters]) for function in (call, compiled)]
         for eager, traced in zip(*results, strict=True):
             torch.testing.assert_close(traced, eager)
+
+
+@interpreted
+def test_many_rows_with_places_on_a_grid_are_no_decode_step(monkeypatch):
+    """The tile of a decode step with 64 rows of places exceeds the shared memory of compute capability 8.6."""
+    rows = []
+    monkeypatch.setattr(
+        decode, "decode", lambda call, out, lse, run=decode.decode: rows.append(call.q_len * 4) or run(call, out, lse)
+    )
+    for queries in (8, 9):
+        q, k, v = (torch.randn(1, h, n, 16) for h, n in ((4, queries), (1, 30), (1, 30)))
+        options = {"q_positions": torch.arange(30 - queries, 30), "k_positions": torch.arange(30), "causal": True}
+        position = SwinBias(4, (5, 6), std=1.0).requires_grad_(False)
+        with torch.no_grad():
+            out = attend(q, k, v, position=position, backend="triton", **options)
+            exact = attend(
+                q.double(), k.double(), v.double(), position=position.double(), backend="reference", **options
+            )
+        assert (out - exact).norm() < 1e-5 * exact.norm()
+    assert rows == [32]
 
 
 @interpreted

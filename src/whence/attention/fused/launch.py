@@ -96,7 +96,8 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     entries = call.effects.value_entries
     slots = lse.new_full((call.batch, call.heads, call.q_len, entries) if entries else (0,), -torch.inf)
-    most_rows = tile_configs.max_decode_rows(call.max_block_d, call.element_size)
+    has_coordinates = call.effects.q_places is not None
+    most_rows = tile_configs.max_decode_rows(call.max_block_d, call.element_size, has_coordinates)
     if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= most_rows and not entries:
         decode.decode(call, out, lse)
         return out, lse, call.q.new_empty(0, dtype=torch.int32), slots

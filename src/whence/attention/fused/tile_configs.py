@@ -140,9 +140,10 @@ def table_gradient_config(head_dim: int, element_size: int, has_tma: bool = True
     return TileConfig(64, 64, 4, 3)
 
 
-def max_decode_rows(head_dim: int, element_size: int) -> int:
-    """Queries of all heads that share keys, up to which the decode kernels run; more float32 rows exceed the shared memory."""
-    return 32 if element_size == 4 and head_dim > 128 else 128
+def max_decode_rows(head_dim: int, element_size: int, has_coordinates: bool = False) -> int:
+    """Queries of all heads that share keys, up to which the decode kernels run: more rows of float32, or with places on a grid (a
+    table of coordinates), exceed the shared memory."""
+    return 32 if has_coordinates or (element_size == 4 and head_dim > 128) else 128
 
 
 def decode_config(rows: int, head_dim: int, element_size: int) -> TileConfig:
