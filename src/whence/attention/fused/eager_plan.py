@@ -280,6 +280,8 @@ class Plan:
             return sums, delta
         tile = self.dq_tiles[sum(dense)]
         blocks = ceil_div(self.q_len, tile.block_m)
+        if self.uses_gluon and self.q_len != self.lse_stride:  # then the kernel of dk and dv reads the padding rows, too
+            delta.zero_()
         sums = table_sums = delta
         if learns:
             sums = torch.empty((self.batch, heads, blocks, NUM_SLOTS), dtype=torch.float32, device=self.device)

@@ -117,7 +117,7 @@ def dq_config(
     if element_size == 4:
         return TileConfig(64, 32, 4, 1) if head_dim <= 64 else TileConfig(64, 32, 8, 1)
     if head_dim > 128:
-        large = has_tma and num_dense == 0 and not (has_pieces or has_row_tables)
+        large = has_tma and num_dense < 2 and not (has_pieces or has_row_tables)
         return TileConfig(128, 64, 8, 1) if large else TileConfig(64, 32, 4, 2)
     if has_row_tables:
         return TileConfig(64, 32, 4, 2)
