@@ -12,11 +12,10 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from whence.attention.fused import packing
+from whence.attention.fused import gluon_launch, packing
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
-from whence.attention.fused.descriptors import build_descriptor
+from whence.attention.fused.descriptors import Descriptors
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import FusedCall, Mask
 from whence.attention.fused.packing import (
@@ -97,6 +96,8 @@ class CallFacts:
             "HAS_DROPOUT": softmax.dropout > 0, "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
         self.launches: dict[tuple[Any, ...], DirectLaunch] = {}
+        self.descriptors = Descriptors(self.device)
+        self.gluon_descriptors = Descriptors(self.device, gluon_launch.describe)
 
 
 class DeviceCall(CallFacts):
@@ -120,7 +121,6 @@ class DeviceCall(CallFacts):
         table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
         self.table = self.dummy if table is None else table
         self.function = None if self.effects.num_knots < 0 else call.gradients.parameters
-        self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
 
     def launch(
         self, kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any], tile: TileConfig | None = None, *,
@@ -217,14 +217,11 @@ class DeviceCall(CallFacts):
         return self.dummy if self.effects.sink is None else self.effects.sink
 
     def describe(self, x: Tensor, rows: int, columns: int) -> Any:
-        """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call
-        share, or a pointer with the strides of batch, head and row, and the dim."""
+        """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, or a pointer with the strides of
+        batch, head and row, and the dim."""
         if not self.has_tma:
             return plain_pointer(x)
-        key = (id(x), rows, columns)  # the descriptor keeps x alive, so its id stays unique
-        if key not in self._descriptors:
-            self._descriptors[key] = build_descriptor(x, rows, columns)
-        return self._descriptors[key]
+        return self.descriptors.describe(x, rows, columns)
 
     def describe_parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
         """The same for both parts of a tile; see ``head_parts``."""

@@ -112,7 +112,8 @@ class Plan:
             q, k, v, causal=a.causal, offset=0, window=a.window, dropout=a.dropout, qk_scale=self.qk_scale
         )
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
-        self._descriptors = Descriptors()
+        self._descriptors = Descriptors(self.device)
+        self._gluon_descriptors = Descriptors(self.device, gluon_launch.describe)
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
 
     def _extent(self, kv_len: int, offset: int) -> Extent:
@@ -170,7 +171,9 @@ class Plan:
             if "gluon" not in self._launches:
                 flags = {name: self.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": False}
                 self._launches["gluon"] = self._launch(gluon_launch.kernel(), flags, gluon_launch.TILE.options)
-            programs, arguments = gluon_launch.arguments(q, k, v, out, lse, table, lse, stride, self.qk_scale)
+            programs, arguments = gluon_launch.arguments(
+                q, k, v, out, lse, table, lse, stride, self.qk_scale, self._gluon_descriptors
+            )
             self._launches["gluon"](programs, *arguments)
         else:
             tile = self.forward_tile

@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from whence.attention.fused import packing
+from whence.attention.fused.descriptors import Descriptors
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, ceil_div, padded_length
 from whence.attention.fused.tile_configs import TileConfig
 
@@ -83,13 +84,15 @@ def kernel() -> Any:
 
 def arguments(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, max_distance: Tensor, table_stride: int,
-    qk_scale: float,
+    qk_scale: float, descriptors: Descriptors,
 ) -> tuple[int, tuple[Any, ...]]:  # fmt: skip
-    """The number of programs, and the arguments of the kernel but for its compile-time flags."""
+    """The number of programs, and the arguments of the kernel but for its compile-time flags. ``descriptors`` are
+    made by ``describe``."""
     batch, heads, q_len, _ = q.shape
     row_blocks = ceil_div(q_len, BLOCK)
     programs = min(batch * heads * row_blocks, packing.num_multiprocessors(q.device))
-    tensors = (describe(q, ROWS), describe(k, BLOCK), describe(v, BLOCK), describe(out, ROWS), lse, table, max_distance)
+    rows = ((q, ROWS), (k, BLOCK), (v, BLOCK), (out, ROWS))
+    tensors = (*(descriptors.describe(*tiles) for tiles in rows), lse, table, max_distance)
     sizes = (batch, heads, heads // k.shape[1], q_len, padded_length(q_len), table_stride)
     return programs, (*tensors, *sizes, qk_scale, *make_schedule(batch * heads, row_blocks, programs))
 

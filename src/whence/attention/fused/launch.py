@@ -88,7 +88,7 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         max_distance = block_skipping.max_distances(call)
         programs, arguments = gluon_launch.arguments(
             call.q, call.k, call.v, out, lse, call.table, max_distance if max_distance.numel() else call.dummy,
-            call.table_stride, call.qk_scale,
+            call.table_stride, call.qk_scale, call.gluon_descriptors,
         )  # fmt: skip
         flags = {name: call.flags[name] for name in gluon_launch.FLAGS} | {"SKIP_BLOCKS": max_distance.numel() > 0}
         call.launch(gluon_launch.kernel(), programs, arguments, flags, gluon_launch.TILE)
