@@ -22,6 +22,7 @@ from whence.attention.fused.fused_call import (
     ScoreEffects,
     Softmax,
 )
+from whence.attention.fused.ops import operator_facts
 from whence.attention.fused.packing import TABLE_PADDING
 
 HEADS = 2
@@ -131,12 +132,54 @@ OPCHECK_CASES = {
 
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("case", OPCHECK_CASES)
-def test_opcheck(case):
+def test_opcheck(case, monkeypatch):
+    # rows of the log-sum-exp that no kernel reads are not written, and the check compares them
+    make = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *shape, **about: make(*shape, **about).zero_())
     # schema, autograd registration, fake tensors with the right shapes and strides, and a traced forward and backward
     about = dict(OPCHECK_CASES[case])
     parts = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
     results = torch.library.opcheck(torch.ops.whence.fused_attention.default, arguments(**about), test_utils=parts)
     assert set(results.values()) == {"SUCCESS"}
+
+
+FEW_QUERIES = {
+    "no table": {},
+    "both tables and a sink": {"effects": ("score_scale", "bias", "sink")},
+    "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},
+    "a slope": {"effects": ("slope",)},
+    "a clock": {"effects": ("clock",)},
+    "deterministic": {"effects": ("score_scale", "bias")},
+}
+
+
+@pytest.mark.usefixtures("interpreted", "poisoned")
+@pytest.mark.parametrize("case", FEW_QUERIES)
+def test_few_queries_with_few_and_with_many_keys(case, monkeypatch, request):
+    # one forward kernel and the decode kernels give the same, and no kernel reads a row that none has written
+    if case == "deterministic":
+        request.getfixturevalue("deterministic")
+    names, results, launch = [], [], DirectLaunch.__call__
+
+    def record(self, programs, *arguments):
+        names.append(self.kernel.__name__)
+        launch(self, programs, *arguments)
+
+    monkeypatch.setattr(DirectLaunch, "__call__", record)
+    for few_keys, kernels in ((256, ["forward_kernel"]), (0, ["split_k_kernel", "combine_kernel"])):
+        monkeypatch.setattr(tile_configs, "FEW_KEYS", few_keys)
+        operator_facts.kept.clear()
+        names.clear()
+        given = arguments(queries=3, **FEW_QUERIES[case])
+        leaves = [x for x in given[:NUM_TENSORS] if x is not None and x.requires_grad]
+        out = torch.ops.whence.fused_attention(*given)[0]
+        assert [name for name in names if name in ("forward_kernel", "split_k_kernel", "combine_kernel")] == kernels
+        gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
+        results.append([out, *(x for x in gradients if x is not None)])
+    assert len(results[0]) == len(results[1]) >= 4
+    for one, other in zip(*results, strict=True):
+        assert torch.isfinite(one).all()
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("interpreted")

@@ -21,7 +21,6 @@ from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.launch import SCALED_ROWS, SPLIT_BITS
 from whence.attention.fused.packing import (
-    MAX_DECODE_QUERIES,
     NUM_SLOTS,
     TABLE_PADDING,
     align,
@@ -90,10 +89,12 @@ class Plan:
             "CAUSAL": a.causal, "HAS_SEGMENTS": call.mask is not None, "HAS_DROPOUT": a.dropout > 0,
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
-        # a short sequence without a cache has few keys, too: the forward kernel needs one launch for them, not two
-        most_rows = tile_configs.max_decode_rows(self.max_block_d, self.element_size)
-        few = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= most_rows
-        self.few_queries = few and a.cache is not None
+        kv_len = (
+            k.shape[2] if a.cache is None else max(keys, tile_configs.FEW_KEYS + 1)
+        )  # a plan of a cache has one kernel
+        self.few_queries = tile_configs.splits_keys(
+            self.q_len, kv_len, self.group_size, self.max_block_d, self.element_size
+        )
         self.max_splits = max_splits(self.device, self.batch, self.kv_heads)
         self.has_decay = call.form is not None and tables.has_score_scale and self.half_precision and self.causal
         sizes = (self.max_block_d, self.element_size)
