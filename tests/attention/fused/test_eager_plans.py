@@ -318,6 +318,17 @@ def test_decode_kernels_take_as_many_rows_as_fit_the_shared_memory(plans):
         assert ("split_k_kernel" in plans) is splits
 
 
+def test_a_plan_made_in_inference_mode_trains(plans):
+    position = perturb(Epar(2, context=40, learnable=True))
+    *tensors, grad_out = random_inputs(*FEW)
+    with torch.inference_mode():
+        first = attend(*tensors, position=position, causal=True, backend="triton")
+        second = attend(*tensors, position=position, causal=True, backend="triton")
+    assert torch.equal(first, second)
+    check_against_reference(position, tensors, grad_out, {"causal": True})
+    assert plans.count("table_kernel") == 3
+
+
 def test_plans_are_no_part_of_the_state(plans):
     position = Epar(2, context=40)
     q, k, v, _ = random_inputs(1, 2, 2, 5, 5, 16, 16)

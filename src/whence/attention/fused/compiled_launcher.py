@@ -39,7 +39,7 @@ class CompiledLauncher(NamedTuple):
     launch: Callable[..., None]
     head: tuple[Any, ...]
     as_sequence: bool  # whether the arguments of the kernel are one sequence
-    slots: tuple[tuple[int, Slot], ...]  # the descriptors by their place among the arguments, in order
+    slots: tuple[tuple[int, slice, Slot], ...]  # the descriptors by their place among the arguments, the last first
 
 
 def find_launcher(compiled: Any) -> CompiledLauncher | None:
@@ -63,13 +63,14 @@ def _find_launcher(compiled: Any) -> CompiledLauncher | None:
     else:
         return None
     launch = run.launch
-    slots: tuple[tuple[int, Slot], ...] = ()
+    slots: tuple[tuple[int, slice, Slot], ...] = ()
     if getattr(launch, "__name__", "") == "inner":  # Triton's wrapper, for a kernel with descriptors
         names = zip(launch.__code__.co_freevars, launch.__closure__, strict=True)
         kept = {name: cell.cell_contents for name, cell in names}
         make, indices = launch.__globals__["make_tensordesc_arg"], sorted(kept["tensordesc_indices"])
-        metadata = zip(indices, kept["tensordesc_meta"], strict=True)
-        launch, slots = kept["launcher"], tuple((index, Slot(make, one)) for index, one in metadata)
+        metadata = reversed([*zip(indices, kept["tensordesc_meta"], strict=True)])
+        launch = kept["launcher"]
+        slots = tuple((index, slice(index, index + 1), Slot(make, one)) for index, one in metadata)
     if hasattr(launch, "__code__"):  # not a C function, so one more wrapper
         return None
     return CompiledLauncher(launch, head, VERSION == (3, 7), slots)

@@ -265,8 +265,10 @@ class DeviceCall(CallFacts):
 
     def describe_parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
         """The same for both parts of a tile; see ``head_parts``."""
-        rest = self.describe(x, rows, parts[1]) if parts[1] and self.has_tma else None
-        return self.describe(x, rows, parts[0]), rest
+        if not self.has_tma:
+            return (x, *x.stride()[:3], x.shape[3]), None
+        describe = self.descriptors.describe
+        return describe(x, rows, parts[0]), describe(x, rows, parts[1]) if parts[1] else None
 
 
 def plain_pointer(x: Tensor) -> tuple[Any, ...]:

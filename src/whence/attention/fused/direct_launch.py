@@ -46,16 +46,13 @@ class DirectLaunch:
             )  # fmt: skip
             return
         launch, head, as_sequence, slots = self._launcher
-        flat: list[Any] = []
-        start = 0
-        for index, slot in slots:
-            flat += arguments[start:index]
+        flat = [*arguments, *self._values]
+        for index, place, slot in slots:  # from the last on, so that places stay right
             descriptor = arguments[index]
-            maps = getattr(descriptor, "maps", None)
-            flat += (None if maps is None else maps.get(slot)) or slot.expand(descriptor)
-            start = index + 1
-        flat += arguments[start:]
-        flat += self._values
+            try:
+                flat[place] = descriptor.maps[slot]
+            except (AttributeError, KeyError):  # not kept, or not encoded yet
+                flat[place] = slot.expand(descriptor)
         if as_sequence:
             launch(programs, 1, 1, stream, *head, flat)
         else:

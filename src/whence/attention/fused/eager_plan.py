@@ -112,6 +112,8 @@ class Plan:
         self.uses_gluon = self.uses_gluon and gluon_launch.covers(
             q, k, v, causal=a.causal, offset=0, window=a.window, dropout=a.dropout, qk_scale=self.qk_scale
         )
+        self._lse_shape = (2 if tables.has_bias else 1, self.batch, self.heads, self.lse_stride)
+        self._fills_lse = self._needs_filled_lse(self.forward_tile.block_m)
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
         self._descriptors = Descriptors(self.device)
         self._gluon_descriptors = Descriptors(self.device, gluon_launch.describe)
@@ -157,13 +159,12 @@ class Plan:
         needs_gradient: bool,
     ) -> Saved:  # fmt: skip
         """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
-        heads, device, float32 = self.heads, self.device, torch.float32
+        heads = self.heads
         kv_len, offset, first, _, stride, window = extent
         if self.rotation is not None:
             q, k = self.rotation.rotate(q, k, offset)
         table, derivatives, head_values = self.tables.write(tensors, extent)
-        planes = 2 if self.tables.has_bias else 1
-        lse = torch.empty((planes, self.batch, heads, self.lse_stride), dtype=float32, device=device)
+        lse = self.tables.like.new_empty(self._lse_shape)
         out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
         q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
         if self.few_queries:
@@ -178,7 +179,7 @@ class Plan:
             self._launches["gluon"](programs, *arguments)
         else:
             tile = self.forward_tile
-            if needs_gradient and self._needs_filled_lse(tile.block_m):
+            if needs_gradient and self._fills_lse:
                 lse.fill_(torch.inf)
             self._tiled(
                 ("forward", window is not None), forward_kernel, tile,
@@ -200,8 +201,8 @@ class Plan:
         tile = self.decode_tile
         splits = split_keys(self.q_len, kv_len, offset, self.causal, window, tile.block_n, self.max_splits)
         shape = (self.batch, self.heads, self.q_len, splits.count)
-        partial_out = torch.empty((*shape, self.padded_dv), dtype=torch.float32, device=self.device)
-        partial_max, partial_sum = (torch.empty(shape, dtype=torch.float32, device=self.device) for _ in range(2))
+        partial_out = lse.new_empty((*shape, self.padded_dv))
+        partial_max, partial_sum = lse.new_empty(shape), lse.new_empty(shape)
         self._tiled(
             ("split", window is not None), split_k_kernel, tile,
             lambda: {"HAS_WINDOW": window is not None, "BLOCK_D": self.padded_d, "BLOCK_DV": self.padded_dv},
@@ -253,10 +254,9 @@ class Plan:
         blocks = ceil_div(self.q_len, tile.block_m)
         sums = table_sums = delta
         if learns:
-            sums = torch.empty((self.batch, heads, blocks, NUM_SLOTS), dtype=torch.float32, device=self.device)
+            sums = lse.new_empty((self.batch, heads, blocks, NUM_SLOTS))
         if any(dense):
-            shape = (sum(dense), self.batch, heads, stride)
-            table_sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
+            table_sums = lse.new_zeros((sum(dense), self.batch, heads, stride))
         bias_grad_offset = self.batch * heads * stride if all(dense) else 0
         sizes = (self.batch, heads, self.q_len, self.lse_stride, kv_len, offset, first, window or 0, stride)
         facts = (window is not None, strides)
@@ -337,8 +337,10 @@ class Plan:
 
     def _parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
         """See ``DeviceCall.describe_parts``."""
-        rest = self._tiles(x, rows, parts[1]) if parts[1] and self.has_tma else None
-        return self._tiles(x, rows, parts[0]), rest
+        if not self.has_tma:
+            return (x, *x.stride()[:3], x.shape[3]), None
+        describe = self._descriptors.describe
+        return describe(x, rows, parts[0]), describe(x, rows, parts[1]) if parts[1] else None
 
 
 def make_tables(call: EagerCall, heads: int, scales: Scales, device: torch.device) -> PlannedTables:
