@@ -6,12 +6,12 @@ import sys
 
 import pytest
 import torch
-from reference_comparison import perturb, random_inputs, random_tensors
+from reference_comparison import check_against_reference, perturb, random_inputs, random_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, SwinBias, T5Bias, WhenceError, attend, explain
-from whence.attention.fused import tile_configs
+from whence.attention.fused import eager, tile_configs
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import (
     NUM_ARGUMENTS,
@@ -182,6 +182,17 @@ def test_few_queries_with_few_and_with_many_keys(case, monkeypatch, request):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.usefixtures("interpreted", "poisoned")
+def test_rows_that_only_the_backward_pass_reads_are_filled(monkeypatch):
+    # the dq kernel has blocks of 128 rows here, the forward kernel of 64; the sum for the slope is over all rows of a block
+    monkeypatch.setattr(eager, "ENABLED", False)
+    *tensors, grad_out = random_inputs(1, HEADS, 1, 20, 20, 80, 80, dtype=torch.float16)
+    check_against_reference(Alibi(HEADS, learnable=True), tensors, grad_out, {"causal": True})
+    (facts,) = operator_facts.kept.values()
+    assert facts.fills_lse
+    assert not facts.fills_delta(facts.dq_tile(0, 0))
+
+
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize(
     "layout", [None, heads_last, transposed], ids=["contiguous", "heads last", "width not together"]
@@ -270,8 +281,8 @@ def test_compiled_equals_eager(case, monkeypatch):
         launches.append([])
         out = call(*leaves)
         results.append([out, *torch.autograd.grad(out, [*leaves, *parameters], grad_out)])
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)
+    for one, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, one, rtol=1e-5, atol=1e-5)
     first, second = launches  # the same launches, which the eager call has kept
     assert first == second
     if case == "no position":
