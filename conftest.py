@@ -145,11 +145,15 @@ def interpreted(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def tile_loads(monkeypatch):
-    """Tests of the fused kernels load short sequences by TMA, too; with WHENCE_POINTER_LOADS=1, all tiles by pointers."""
+    """Tests of the fused kernels load short sequences by TMA, too; with WHENCE_POINTER_LOADS=1, all tiles by pointers.
+
+    The decode kernels read fewer keys than in use.
+    """
     from whence.attention.fused import ops, packing, tile_configs
 
     ops.operator_facts.kept.clear()  # a test may change how tiles are loaded
     monkeypatch.setattr(tile_configs, "FEW_PAIRS", 0)
+    monkeypatch.setattr(tile_configs, "FEW_KEYS", 16)
     if os.environ.get("WHENCE_POINTER_LOADS") == "1":
         monkeypatch.setattr(packing, "has_tma", lambda device: False)
 

@@ -32,6 +32,8 @@ DECODED = ["tests/attention/fused/test_kernels.py", "-k", "test_decode and Epar-
 GATED_COUNTS = ["tests/attention/fused/test_gated_counts.py", "-k", "test_forward_and_gradients and 111x111"]
 CLOCKED = ["tests/attention/fused/test_clock_kernels.py", "-k", "test_forward_and_gradients and 75x130"]
 PLANNED = ["tests/attention/fused/test_eager_plans.py", "-k", "stale and form or reference and 5x5 and Epar-causal"]
+LAUNCHED = ["tests/attention/fused/test_compiled_launcher.py"]
+READ_LATER = ["tests/attention/fused/test_operator.py", "-k", "only_the_backward"]
 CACHED = ["tests/attention/test_cache.py", "-k", "one_full_pass and (NoPosition or Rotary)"]
 COMPOSED = ["tests/attention/test_composition_attention.py", "-k", "formula_written_by_hand"]
 PADDED = ["tests/attention/test_padding.py", "-k", "numbers_themselves or one_pass"]
@@ -107,6 +109,10 @@ MUTANTS = [
     (F + "clock_terms.py", "values - base.to(tl.float64)", "values - values", CLOCKED),
     (F + "eager.py", "form.signature, type(part)", "type(part)", PLANNED),
     (F + "table_kernels.py", "* (decay - 1.0)", "* decay", PLANNED),
+    (F + "descriptors.py", "key = (x.data_ptr(), x.dtype,", "key = (x.dtype,", LAUNCHED),
+    (F + "descriptors.py", "key = (x.data_ptr(), x.dtype,", "key = (x.data_ptr(),", LAUNCHED),
+    (F + "compiled_launcher.py", "maps[self] = expanded", "maps[None] = expanded", LAUNCHED),
+    (F + "device_call.py", "> written", "< written", READ_LATER),
     # EPAR's mathematics and adaptive attention
     (EPAR + "theory/doubling.py", "torch.exp(-exponent) * q", "torch.exp(exponent) * q", ["papers/tests/epar/test_theory_properties.py", "-k", "doubled"]),
     (EPAR + "theory/benefit.py", "right=True", "right=False", ["papers/tests/epar/test_theory_benefit.py", "-k", "spearman"]),

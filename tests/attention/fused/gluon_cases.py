@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,10 +37,10 @@ def reference_gradients(
 
 
 def run_case(
-    kind: str, shape: tuple[int, ...], launch: Callable[..., None], *, kernels: tuple[str, ...] = KERNELS, seed: int = 0, device: str = "cpu"
+    kind: str, shape: tuple[int, ...], launch: Callable[..., None], descriptors: Any, *, kernels: tuple[str, ...] = KERNELS, seed: int = 0, device: str = "cpu"
 ) -> dict[str, float]:  # fmt: skip
     """Relative errors of all results. Outputs begin as NaN. ``launch`` takes a kernel, the number of programs, arguments and
-    compile-time arguments."""
+    compile-time arguments; ``descriptors`` makes the descriptors."""
     torch.manual_seed(seed)
     batch, heads, kv_heads, length = shape
     has_scale, has_bias, derivs, amplitude = KINDS[kind]
@@ -65,9 +66,8 @@ def run_case(
     lse = torch.full((2, batch, heads, packing.padded_length(length)), torch.nan, device=device)
     out = torch.full_like(q, torch.nan)
     if "forward" in kernels:
-        launch(
-            *gluon_launch.arguments(q, k, v, out, lse, table, lse, stride, scales[0]), flags | {"SKIP_BLOCKS": False}
-        )
+        tensors = (q, k, v, out, lse, table, lse)
+        launch(*gluon_launch.arguments(*tensors, stride, scales[0], descriptors), flags | {"SKIP_BLOCKS": False})
         pairs |= {"out": (out, exact["out"]), "lse": (lse[0, :, :, :length], exact["lse"])}
         assert (lse[0, :, :, length:] == torch.inf).all()
     else:
@@ -80,7 +80,7 @@ def run_case(
     if "dq" in kernels:
         tensors = (q, k, v, grad_out, out, dq, lse[0], delta, table, derivatives, sums)
         constants = gluon_launch.dq_constants(derivs, derivatives.shape[2], amplitude)
-        launch(*gluon_launch.dq_arguments(*tensors, stride, *scales), flags | constants)
+        launch(*gluon_launch.dq_arguments(*tensors, stride, *scales, descriptors), flags | constants)
         pairs |= {"dq": (dq, exact["dq"])}
         for i, derivative in enumerate(tables):  # of the score scale: sums of the products q . k without it
             pairs[f"parameter {i}"] = sums[..., i], exact["scale" if has_scale else "bias"] * derivative
@@ -90,7 +90,7 @@ def run_case(
         delta.zero_()[..., :length] = (out.float() * grad_out.float()).sum(-1)
     if "dkdv" in kernels:
         tensors = (q, k, v, grad_out, dk, dv, lse[0], delta, table)
-        launch(*gluon_launch.dkdv_arguments(*tensors, stride, *scales), flags)
+        launch(*gluon_launch.dkdv_arguments(*tensors, stride, *scales, descriptors), flags)
         pairs |= {"dk": (dk, exact["dk"]), "dv": (dv, exact["dv"])}
     return {name: relative_error(*pair) for name, pair in pairs.items()}
 

@@ -254,9 +254,9 @@ class EmulatedDescriptor:
         self.x, self.rows, self.dtype, self.layout = x, rows, x.dtype, None
 
     def tile(self, place: list[int]) -> Tensor:
-        if self.x.dim() == 2:
-            assert place[1] + self.rows <= self.x.shape[1]
-            return self.x[place[0], place[1] : place[1] + self.rows][None]
+        if self.x.ndim == 3:  # numbers of queries
+            assert place[1] + self.rows <= self.x.shape[2]
+            return self.x.flatten(0, 1)[place[0], place[1] : place[1] + self.rows][None]
         b, h, start, _ = place
         tile = torch.zeros(self.rows, self.x.shape[3], dtype=self.dtype)
         rows = self.x[b, h, start : start + self.rows]
@@ -267,3 +267,7 @@ class EmulatedDescriptor:
         b, h, start, _ = place
         rows = self.x[b, h, start : start + self.rows]
         rows.copy_(tile.view(-1, tile.shape[-1])[: rows.shape[0]])
+
+
+class EmulatedDescriptors:
+    describe = EmulatedDescriptor

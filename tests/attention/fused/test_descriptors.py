@@ -14,7 +14,7 @@ from whence.attention.fused import descriptors
 
 
 def test_the_same_descriptor_as_a_checked_one_for_every_form():
-    made = descriptors.Descriptors()
+    made = descriptors.Descriptors(torch.device("cpu"))
     for shape, rows, columns in [((2, 3, 40, 64), 32, 64), ((1, 1, 5, 96), 16, 64), ((1, 1, 5, 96), 16, 32)]:
         for _ in range(2):
             x = torch.zeros(shape)
@@ -27,7 +27,7 @@ def test_the_same_descriptor_as_a_checked_one_for_every_form():
 
 
 def test_no_tensor_is_kept_and_forms_are_bounded():
-    made, x = descriptors.Descriptors(), torch.zeros(1, 2, 16, 16)
+    made, x = descriptors.Descriptors(torch.device("cpu")), torch.zeros(1, 2, 16, 16)
     made.describe(x, 16, 16)
     alive = weakref.ref(x)
     del x

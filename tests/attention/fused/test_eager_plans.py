@@ -276,7 +276,8 @@ def test_dropout_is_that_of_a_call_without_a_plan(plans, monkeypatch):
         monkeypatch.setattr(eager, "ENABLED", enabled)
         torch.manual_seed(3)
         results.append(run(position, tensors, grad_out, {"causal": True, "dropout": 0.4}, backend="triton"))
-    assert plans.count("forward_kernel") == 1
+    assert plans.count("table_kernel") == 1  # of the plan
+    assert plans.count("forward_kernel") == 2
     assert not torch.allclose(results[0][0], planned(position, *tensors), atol=0.1)
     for x, y in zip(*results, strict=True):
         torch.testing.assert_close(x, y)
@@ -315,6 +316,17 @@ def test_decode_kernels_take_as_many_rows_as_fit_the_shared_memory(plans):
         out = attend(q, k, v, backend="triton", **given)
         torch.testing.assert_close(out, attend(q, k, v, backend="reference", **given), rtol=1e-4, atol=1e-4)
         assert ("split_k_kernel" in plans) is splits
+
+
+def test_a_plan_made_in_inference_mode_trains(plans):
+    position = perturb(Epar(2, context=40, learnable=True))
+    *tensors, grad_out = random_inputs(*FEW)
+    with torch.inference_mode():
+        first = attend(*tensors, position=position, causal=True, backend="triton")
+        second = attend(*tensors, position=position, causal=True, backend="triton")
+    assert torch.equal(first, second)
+    check_against_reference(position, tensors, grad_out, {"causal": True})
+    assert plans.count("table_kernel") == 3
 
 
 def test_plans_are_no_part_of_the_state(plans):

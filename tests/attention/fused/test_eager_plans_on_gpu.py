@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from reference_comparison import check_against_reference, perturb, random_inputs
+from reference_comparison import check_against_reference, perturb, random_inputs, run
 from test_kernels_on_gpu import arguments, poison
 
 from whence import (
@@ -21,7 +21,7 @@ from whence import (
     T5Bias,
     attend,
 )
-from whence.attention.fused import eager, packing, tile_configs
+from whence.attention.fused import compiled_launcher, direct_launch, eager, ops, packing, tile_configs
 from whence.position.rotary_scaling import Yarn
 
 pytestmark = [
@@ -199,3 +199,57 @@ def test_pointer_loads_without_plans(name, mask, monkeypatch):
         *tensors, grad_out = random_inputs(*shape, dtype=dtype, device="cuda")
         poison()
         check_against_reference(position, tensors, grad_out, arguments(mask, 2, 333, 333))
+
+
+@pytest.mark.skipif(
+    compiled_launcher.VERSION not in compiled_launcher.KNOWN_VERSIONS, reason="an unknown version of Triton"
+)
+@pytest.mark.parametrize("compiled", [False, True], ids=["plan", "operator"])
+@pytest.mark.parametrize("width, dtype", [(64, torch.bfloat16), (96, torch.float32), (128, torch.float16)])
+def test_launches_below_triton_change_nothing(monkeypatch, width, dtype, compiled):
+    # 128: the warp-specialised kernel on Hopper
+    monkeypatch.setattr(tile_configs, "FEW_PAIRS", 0)
+    monkeypatch.setattr(eager, "ENABLED", not compiled)
+    shape = (2, HEADS, 2, 300, 300, width, width)
+    *tensors, grad_out = random_inputs(*shape, dtype=dtype, device="cuda")
+    launched, results = [], []
+    launch = direct_launch.DirectLaunch.__call__
+
+    def record(self, programs, *arguments):
+        launch(self, programs, *arguments)
+        launched.append(self)
+
+    monkeypatch.setattr(direct_launch.DirectLaunch, "__call__", record)
+    for find in (compiled_launcher.find_launcher, lambda kernel: None):
+        monkeypatch.setattr(direct_launch, "find_launcher", find)
+        ops.operator_facts.kept.clear()
+        launched.clear()
+        position = perturb(Epar(HEADS, context=64, learnable=True)).cuda()
+        answers, held = [], []
+        for step in range(6):  # torch hands out known addresses, and then others
+            if step >= 3:
+                held.append([torch.empty_like(x) for x in tensors])
+            poison()
+            given = [x.clone() for x in tensors]
+            answers.append(run(position, given, grad_out.clone(), {"causal": True}, backend="triton"))
+        results.append(answers)
+        found = [one._launcher is not None for one in launched]
+        assert any(one._launcher.slots for one in launched if one._launcher is not None) is all(found) is any(found)
+        assert all(found) is (find is compiled_launcher.find_launcher)
+    for answers in zip(*results, strict=True):
+        for one, other, first in zip(*answers, results[0][0], strict=True):
+            assert torch.equal(one, other)
+            assert torch.equal(one, first)
+
+
+@pytest.mark.parametrize("few_keys", [0, 256])
+def test_few_queries_and_few_keys_inside_a_compiled_call(monkeypatch, few_keys):
+    monkeypatch.setattr(tile_configs, "FEW_KEYS", few_keys)
+    monkeypatch.setattr(tile_configs, "FEW_PAIRS", 2**40)
+    monkeypatch.setattr(eager, "ENABLED", False)
+    for queries, width, dtype in ((16, 64, torch.bfloat16), (3, 128, torch.float16), (9, 96, torch.float32)):
+        position = perturb(Epar(HEADS, context=64, learnable=True) + Alibi(HEADS) + Sink(HEADS)).cuda()
+        *tensors, grad_out = random_inputs(2, HEADS, 2, queries, queries, width, width, dtype=dtype, device="cuda")
+        for _ in range(2):
+            poison()
+            check_against_reference(position, tensors, grad_out, {"causal": True})

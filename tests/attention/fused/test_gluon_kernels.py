@@ -5,9 +5,10 @@ import torch
 
 pytest.importorskip("triton")
 import gluon_cases
-from gluon_emulator import EmulatedDescriptor, Emulator
+from gluon_emulator import EmulatedDescriptors, Emulator
 
 from whence.attention.fused import gluon_launch, packing
+from whence.attention.fused.descriptors import Descriptors
 
 #: batch, heads, key heads, tokens; programs that run at the same time
 SHAPES = {
@@ -23,10 +24,8 @@ SHAPES = {
 def test_emulated(name, kind, monkeypatch):
     shape, programs = SHAPES[name]
     late = ([*SHAPES].index(name) + [*gluon_cases.KINDS].index(kind)) % 2 == 0  # products run when they are waited for
-    monkeypatch.setattr(gluon_launch, "describe", EmulatedDescriptor)
-    monkeypatch.setattr(gluon_launch, "describe_rows", lambda x: EmulatedDescriptor(x.flatten(0, 1), 64))
     monkeypatch.setattr(packing, "num_multiprocessors", lambda device: programs)
-    errors = gluon_cases.run_case(kind, shape, Emulator(late=late, seed=len(name)).launch)
+    errors = gluon_cases.run_case(kind, shape, Emulator(late=late, seed=len(name)).launch, EmulatedDescriptors())
     assert gluon_cases.is_accurate(errors), errors
 
 
@@ -45,5 +44,6 @@ def test_on_a_gpu(kind, shape, few_programs, monkeypatch):
     def launch(kernel, programs, arguments, constants):
         kernel[(programs,)](*arguments, **constants, **gluon_launch.TILE.options)
 
-    errors = gluon_cases.run_case(kind, shape, launch, device="cuda")
+    descriptors = Descriptors(torch.device("cuda", 0), gluon_launch.describe)
+    errors = gluon_cases.run_case(kind, shape, launch, descriptors, device="cuda")
     assert gluon_cases.is_accurate(errors), errors

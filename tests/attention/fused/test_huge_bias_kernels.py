@@ -26,28 +26,28 @@ def test_only_rows_beyond_the_limit_have_a_factor(value, shape, monkeypatch):
     from whence.attention.fused import launch
 
     forward, stored = launch.forward, []
-    monkeypatch.setattr(launch, "forward", lambda call: stored.append(forward(call)) or stored[-1])
+    monkeypatch.setattr(launch, "forward", lambda call, lse: stored.append(lse) or forward(call, lse))
     options = masks("causal", shape[0], *shape[3:5])
     check_barrier(Barrier(2, value, "everywhere"), shape, options, torch.float32, "random")
     q, k, v, _ = random_inputs(*shape)
     attend(torch.zeros_like(q), k, v, position=Barrier(2, value, "everywhere"), backend="triton", **options)
-    lse, factor = stored[-1][1][..., : shape[3]]
+    lse, factor = stored[-1][..., : shape[3]]
     keys = torch.arange(shape[4] - shape[3], shape[4]) + 1.0
     top = torch.full_like(keys, float(value)) * math.log2(math.e)
     torch.testing.assert_close(factor, (1 / keys if value == "-365" else torch.ones_like(keys)).expand_as(factor))
     torch.testing.assert_close(lse, (top if value == "-365" else top + keys.log2()).expand_as(lse))
-    assert [len(results[1]) for results in stored] == [2, 2]
+    assert [len(lse) for lse in stored] == [2, 2]
 
 
 def test_tensors_without_a_bias_table(monkeypatch):
     from whence.attention.fused import launch
 
     forward, stored = launch.forward, []
-    monkeypatch.setattr(launch, "forward", lambda call: stored.append(forward(call)) or stored[-1])
+    monkeypatch.setattr(launch, "forward", lambda call, lse: stored.append(lse) or forward(call, lse))
     monkeypatch.setattr(launch, "scale_rows", None)
     q, k, v, grad_out = random_inputs(*SHAPE)
     run(Epar(2, context=40), [q, k, v], grad_out, {"causal": True}, backend="triton")
-    assert [len(results[1]) for results in stored] == [1]
+    assert [len(lse) for lse in stored] == [1]
 
 
 @pytest.mark.parametrize("shape", [SHAPE, DECODED], ids=["full", "decode"])

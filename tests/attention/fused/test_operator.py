@@ -6,12 +6,12 @@ import sys
 
 import pytest
 import torch
-from reference_comparison import perturb, random_inputs, random_tensors
+from reference_comparison import check_against_reference, perturb, random_inputs, random_tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from whence import Alibi, Cope, Epar, Fire, PowerPrior, Shaw, Sink, SwinBias, T5Bias, WhenceError, attend, explain
-from whence.attention.fused import tile_configs
+from whence.attention.fused import eager, tile_configs
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import (
     NUM_ARGUMENTS,
@@ -22,6 +22,7 @@ from whence.attention.fused.fused_call import (
     ScoreEffects,
     Softmax,
 )
+from whence.attention.fused.ops import operator_facts
 from whence.attention.fused.packing import TABLE_PADDING
 
 HEADS = 2
@@ -131,12 +132,65 @@ OPCHECK_CASES = {
 
 @pytest.mark.usefixtures("interpreted")
 @pytest.mark.parametrize("case", OPCHECK_CASES)
-def test_opcheck(case):
+def test_opcheck(case, monkeypatch):
+    # rows of the log-sum-exp that no kernel reads are not written, and the check compares them
+    make = torch.Tensor.new_empty
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda *shape, **about: make(*shape, **about).zero_())
     # schema, autograd registration, fake tensors with the right shapes and strides, and a traced forward and backward
     about = dict(OPCHECK_CASES[case])
     parts = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_static")
     results = torch.library.opcheck(torch.ops.whence.fused_attention.default, arguments(**about), test_utils=parts)
     assert set(results.values()) == {"SUCCESS"}
+
+
+FEW_QUERIES = {
+    "no table": {},
+    "both tables and a sink": {"effects": ("score_scale", "bias", "sink")},
+    "masks and a window": {"effects": ("bias",), "masks": True, "window": 5},
+    "a slope": {"effects": ("slope",)},
+    "a clock": {"effects": ("clock",)},
+    "deterministic": {"effects": ("score_scale", "bias")},
+}
+
+
+@pytest.mark.usefixtures("interpreted", "poisoned")
+@pytest.mark.parametrize("case", FEW_QUERIES)
+def test_few_queries_with_few_and_with_many_keys(case, monkeypatch, request):
+    # one forward kernel and the decode kernels give the same, and no kernel reads a row that none has written
+    if case == "deterministic":
+        request.getfixturevalue("deterministic")
+    names, results, launch = [], [], DirectLaunch.__call__
+
+    def record(self, programs, *arguments):
+        names.append(self.kernel.__name__)
+        launch(self, programs, *arguments)
+
+    monkeypatch.setattr(DirectLaunch, "__call__", record)
+    for few_keys, kernels in ((256, ["forward_kernel"]), (0, ["split_k_kernel", "combine_kernel"])):
+        monkeypatch.setattr(tile_configs, "FEW_KEYS", few_keys)
+        operator_facts.kept.clear()
+        names.clear()
+        given = arguments(queries=3, **FEW_QUERIES[case])
+        leaves = [x for x in given[:NUM_TENSORS] if x is not None and x.requires_grad]
+        out = torch.ops.whence.fused_attention(*given)[0]
+        assert [name for name in names if name in ("forward_kernel", "split_k_kernel", "combine_kernel")] == kernels
+        gradients = torch.autograd.grad(out.square().sum(), leaves, allow_unused=True)
+        results.append([out, *(x for x in gradients if x is not None)])
+    assert len(results[0]) == len(results[1]) >= 4
+    for one, other in zip(*results, strict=True):
+        assert torch.isfinite(one).all()
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("interpreted", "poisoned")
+def test_rows_that_only_the_backward_pass_reads_are_filled(monkeypatch):
+    # the dq kernel has blocks of 128 rows here, the forward kernel of 64; the sum for the slope is over all rows of a block
+    monkeypatch.setattr(eager, "ENABLED", False)
+    *tensors, grad_out = random_inputs(1, HEADS, 1, 20, 20, 80, 80, dtype=torch.float16)
+    check_against_reference(Alibi(HEADS, learnable=True), tensors, grad_out, {"causal": True})
+    (facts,) = operator_facts.kept.values()
+    assert facts.fills_lse
+    assert not facts.fills_delta(facts.dq_tile(0, 0))
 
 
 @pytest.mark.usefixtures("interpreted")
@@ -227,8 +281,8 @@ def test_compiled_equals_eager(case, monkeypatch):
         launches.append([])
         out = call(*leaves)
         results.append([out, *torch.autograd.grad(out, [*leaves, *parameters], grad_out)])
-    for eager, compiled in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, eager, rtol=1e-5, atol=1e-5)
+    for one, compiled in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, one, rtol=1e-5, atol=1e-5)
     first, second = launches  # the same launches, which the eager call has kept
     assert first == second
     if case == "no position":

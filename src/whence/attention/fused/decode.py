@@ -249,10 +249,10 @@ def decode(call: DeviceCall, out: Tensor, lse: Tensor) -> None:
     call.launch(split_k_kernel, call.batch * call.kv_heads * splits.count, arguments, constants, tile)
     arguments = (
         partial_out, partial_max, partial_sum, call.sink, out, lse, call.heads, call.q_len, padded_length(call.q_len),
-        splits.count, call.logit_scale, *call.sink.stride(), *out.stride()[:3], call.value_dim,
+        splits.count, call.logit_scale, *call.sink_strides, *out.stride()[:3], call.value_dim,
     )  # fmt: skip
     constants = {
-        "HAS_SINK": call.effects.sink is not None, "HAS_FACTORS": call.has_factors, "FILL_LSE": False,
+        "HAS_SINK": call.effects.sink is not None, "HAS_FACTORS": call.has_factors, "FILL_LSE": call.has_padding_rows,
         "BLOCK_SPLITS": max(2, next_power_of_two(splits.count)), "BLOCK_DV": call.padded_dv,
     }  # fmt: skip
     call.launch(combine_kernel, call.batch * call.heads * call.q_len, arguments, constants)

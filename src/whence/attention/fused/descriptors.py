@@ -1,16 +1,24 @@
-"""TMA descriptors of a plan. Triton checks each descriptor that it builds, which takes longer than a launch; a plan checks each form once.
+"""TMA descriptors. Triton checks each descriptor that it builds, and encodes it in each launch; both take longer than the launch.
 
-A form is a shape with strides and a tile. Tensors of one form differ in their address, which the caller aligns to 16 bytes.
+A form is a shape with strides, a dtype and a tile. Tensors of one form differ in their address, which the caller aligns to 16
+bytes. Each form is checked once. On a GPU, descriptors are kept by form and address, together with what the GPU takes for
+them: torch hands out the same addresses again and again, and what the GPU takes depends on nothing else.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from whence.attention.fused.compiled_launcher import KNOWN_VERSIONS, VERSION
+
 MAX_FORMS = 64  # with a cache, the number of keys differs from call to call
+#: kept with their addresses, 2 KB each. One training step of a model with 80 layers that share a mechanism needs 1,300
+MAX_KEPT = 2048
 
 
 def build_descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -20,20 +28,48 @@ def build_descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, columns])
 
 
+class Address:
+    """Stands for a tensor in a kept descriptor, so that its memory is not kept."""
+
+    __slots__ = ("_address", "dtype")
+
+    def __init__(self, x: Tensor) -> None:
+        self._address, self.dtype = x.data_ptr(), x.dtype
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
 class Descriptors:
-    """The descriptors of tensors of one dtype."""
+    """The descriptors of tensors on one device, made by ``build``. On a GPU, the caller keeps a tensor until the launch."""
 
-    def __init__(self) -> None:
-        self._forms: dict[tuple[Any, ...], dict[str, Any]] = {}
+    def __init__(self, device: torch.device, build: Callable[..., Any] = build_descriptor) -> None:
+        self._build, self._keeps = build, device.type == "cuda" and VERSION in KNOWN_VERSIONS
+        self._forms: dict[tuple[Any, ...], tuple[type[Any], dict[str, Any]]] = {}
+        self._kept: dict[tuple[Any, ...], Any] = {}
 
-    def describe(self, x: Tensor, rows: int, columns: int) -> TensorDescriptor:
-        key = (x.shape, x.stride(), rows, columns)
+    def describe(self, x: Tensor, *tile: int) -> Any:
+        if not self._keeps:
+            return self._describe(x, tile)
+        key = (x.data_ptr(), x.dtype, x.shape, x.stride(), tile)
+        descriptor = self._kept.get(key)
+        if descriptor is None:
+            descriptor = self._describe(x, tile)
+            vars(descriptor).update(base=Address(x), maps={})  # maps: by the slot of a kernel, see ``Slot``
+            if len(self._kept) >= MAX_KEPT:
+                self._kept.clear()
+            self._kept[key] = descriptor
+        return descriptor
+
+    def _describe(self, x: Tensor, tile: tuple[int, ...]) -> Any:
+        key = (x.dtype, x.shape, x.stride(), tile)
         form = self._forms.get(key)
         if form is None:
+            checked = self._build(x, *tile)
             if len(self._forms) >= MAX_FORMS:
                 self._forms.clear()
-            # without the tensor, so that its memory is not kept
-            form = self._forms[key] = {**vars(build_descriptor(x, rows, columns)), "base": None}
-        descriptor = object.__new__(TensorDescriptor)
-        vars(descriptor).update(form, base=x)
+            form = self._forms[key] = type(checked), {**vars(checked), "base": None}  # without the tensor
+        kind, fields = form
+        descriptor = object.__new__(kind)
+        vars(descriptor).update(fields, base=x)
         return descriptor

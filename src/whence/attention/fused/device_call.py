@@ -12,17 +12,17 @@ from typing import Any
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
-from whence.attention.fused import packing
+from whence.attention.fused import gluon_launch, packing, tile_configs
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
-from whence.attention.fused.descriptors import build_descriptor
+from whence.attention.fused.descriptors import Descriptors
 from whence.attention.fused.direct_launch import DirectLaunch
-from whence.attention.fused.fused_call import FusedCall, Mask
+from whence.attention.fused.fused_call import FusedCall, Mask, ScoreEffects
 from whence.attention.fused.packing import (
     TABLE_PADDING,
     align,
     base_2_factor,
+    ceil_div,
     next_power_of_two,
     padded_length,
     tile_columns,
@@ -96,7 +96,53 @@ class CallFacts:
             "CAUSAL": m.causal, "HAS_WINDOW": m.window is not None, "HAS_SEGMENTS": self.has_segments,
             "HAS_DROPOUT": softmax.dropout > 0, "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
+        self._choose_tiles(e)
         self.launches: dict[tuple[Any, ...], DirectLaunch] = {}
+        self.descriptors = Descriptors(self.device)
+        self.gluon_descriptors = Descriptors(self.device, gluon_launch.describe)
+
+    def _choose_tiles(self, e: ScoreEffects) -> None:
+        sizes, by_pair = (self.max_block_d, self.element_size), e.num_knots >= 0
+        splits = tile_configs.splits_keys(self.q_len, self.kv_len, self.group_size, *sizes, e.q_places is not None)
+        self.decodes = splits and not e.value_entries
+        self.forward_tile = tile_configs.forward_config(
+            *sizes, self.table_stride > 0, self.q_len, self.has_tma, self.has_row_tables
+        )
+        self.dkdv_passes = tile_configs.dkdv_passes(
+            *sizes, self.has_tma, e.has_score_scale or by_pair, e.decay is not None or by_pair,
+            e.slope is not None or e.k_clock is not None, self.has_segments, self.has_row_tables,
+        )  # fmt: skip
+        self._has_pieces = e.num_knots > 0
+        self._dq_tiles: dict[tuple[int, int], TileConfig] = {}
+        dq_tiles = [self.dq_tile(derivatives, dense) for derivatives in range(2) for dense in range(3)]
+        table_tile = tile_configs.table_gradient_config(*sizes, self.has_tma and not self.has_row_tables)
+        after_dq = (table_tile, *(tile for _, tile in self.dkdv_passes))
+        self._read_after_dq = max(self._rows(tile) for tile in after_dq)
+        written = 0 if self.decodes else self._rows(self.forward_tile)
+        self.fills_lse = max(self._read_after_dq, *map(self._rows, dq_tiles)) > written
+
+    def _rows(self, tile: TileConfig) -> int:
+        """Rows in the blocks of a tile, padding included."""
+        return ceil_div(self.q_len, tile.block_m) * tile.block_m
+
+    def dq_tile(self, derivatives: int, dense: int) -> TileConfig:
+        """The tile of the dq kernel by the numbers of derivatives and of dense gradients."""
+        tile = self._dq_tiles.get((derivatives, dense))
+        if tile is None:
+            tile = self._dq_tiles[derivatives, dense] = tile_configs.dq_config(
+                self.max_block_d,
+                self.element_size,
+                derivatives,
+                dense,
+                self.has_tma,
+                self._has_pieces,
+                self.has_row_tables,
+            )
+        return tile
+
+    def fills_delta(self, tile: TileConfig) -> bool:
+        """Whether later kernels read rows of delta that the dq kernel does not write."""
+        return self._read_after_dq > self._rows(tile)
 
 
 class DeviceCall(CallFacts):
@@ -104,10 +150,12 @@ class DeviceCall(CallFacts):
 
     Attributes:
         table: score scale and bias for base-2 logits, interleaved: ``[H, table_stride, 1 or 2]``.
-        dummy: passed for tensors that a kernel does not read.
+        dummy: passed for tensors that a kernel does not read; ``unread``, any float32 tensor, if it is given.
+        slope: the change of a base-2 logit per step of distance, ``[H]``.
+        table_argument: the table, or a function of it (see ``scaled_distance_kernels``), for a kernel's argument.
     """
 
-    def __init__(self, call: FusedCall, facts: CallFacts | None = None) -> None:
+    def __init__(self, call: FusedCall, facts: CallFacts | None = None, unread: Tensor | None = None) -> None:
         self.q, self.k, self.v = call.q, call.k, call.v
         if facts is None or not facts.reads_in_place:
             self.q, self.k, self.v = align(call.q), align(call.k), align(call.v)
@@ -116,11 +164,25 @@ class DeviceCall(CallFacts):
         self.__dict__.update(facts.__dict__)
         self.effects, self.mask, self.softmax = call.effects, call.mask, call.softmax
         self.seed = 0 if self.softmax.seed is None else int(self.softmax.seed)
-        self.dummy = self.q.new_empty((1, 1, 1), dtype=torch.float32)
-        table = None if call.effects.table is None else call.effects.table.contiguous()  # a compiler may change strides
-        self.table = self.dummy if table is None else table
-        self.function = None if self.effects.num_knots < 0 else call.gradients.parameters
-        self._descriptors: dict[tuple[int, int, int], TensorDescriptor] = {}
+        e = call.effects
+        self.dummy = dummy = self.q.new_empty(1, dtype=torch.float32) if unread is None else unread
+        self.table = dummy if e.table is None else e.table.contiguous()  # a compiler may change strides
+        self.function = None if e.num_knots < 0 else call.gradients.parameters
+        self.table_argument: Any = self.table
+        if self.function is not None:
+            self.table_argument = self.table, self.function.contiguous(), tl.constexpr(e.num_knots)
+        self.slope = dummy
+        if e.slope is not None:
+            # a steeper slope gives weight 0 in any precision, but its query and key parts would cancel with large errors
+            self.slope = (e.slope * self.logit_scale).float().clamp(-MAX_SLOPE, MAX_SLOPE).contiguous()
+        self.sink, self.sink_strides = (dummy, (0, 0, 0)) if e.sink is None else (e.sink, e.sink.stride())
+        # what the call does not have needs no property
+        if e.k_clock is None:
+            self.__dict__["clocks"] = dummy, dummy
+        if e.content_table is None:
+            self.__dict__["content_table"] = dummy
+        if not self.has_segments:
+            self.__dict__["segments"] = None
 
     def launch(
         self, kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any], tile: TileConfig | None = None, *,
@@ -137,17 +199,8 @@ class DeviceCall(CallFacts):
             launch = self.launches[key] = DirectLaunch(kernel, constants, options, self.device)
         launch(programs, *arguments)
 
-    @property
-    def table_argument(self) -> Any:
-        """The table, or a function of it (see ``scaled_distance_kernels``), for a kernel's argument."""
-        if self.function is None:
-            return self.table
-        return self.table, self.function.contiguous(), tl.constexpr(self.effects.num_knots)
-
     @cached_property
     def segments(self) -> Segments | None:
-        if not self.has_segments:
-            return None
         return Segments(self.batch, self.q_len, self.kv_len, self.q.device, self.mask)
 
     @property
@@ -159,26 +212,17 @@ class DeviceCall(CallFacts):
         """Ids of queries and keys, and the ranges of blocks that can share an id; where blocks are skipped, then the range of
         queries of each sequence that do not see their own key."""
         if self.segments is None:
-            return (*self.segment_ids, self.dummy)
+            return self.dummy, self.dummy, self.dummy
         ranges = self.segments.block_ranges(block, by_query)
         if self.mask.skip_blocks:
             ranges = torch.cat([ranges.flatten(), self.segments.hidden_queries(self.mask.q_offset).flatten()])
         return (*self.segment_ids, ranges)
 
     @cached_property
-    def slope(self) -> Tensor:
-        """The change of a base-2 logit per step of distance, ``[H]``."""
-        if self.effects.slope is None:
-            return self.dummy
-        # a steeper slope gives weight 0 in any precision, but its query and key parts would cancel with large errors
-        return (self.effects.slope * self.logit_scale).float().clamp(-MAX_SLOPE, MAX_SLOPE).contiguous()
-
-    @cached_property
     def clocks(self) -> tuple[Tensor, Tensor]:
         """Base-2 running sums at queries and, with the opposite sign, at keys; see ``clock_terms``."""
         q_clock, k_clock = self.effects.q_clock, self.effects.k_clock
-        if k_clock is None:
-            return self.dummy, self.dummy
+        assert k_clock is not None
         scale = self.logit_scale
         if q_clock is None:
             q_split, k_split = split_clock(k_clock, scale, self.clock, self.launch, signs=2)
@@ -190,8 +234,7 @@ class DeviceCall(CallFacts):
     def content_table(self) -> Any:
         """Score terms of single queries for a kernel's argument; see ``row_tables``. Kernels add them to ``q . k``."""
         table = self.effects.content_table
-        if table is None:
-            return self.dummy
+        assert table is not None
         stride = table.shape[1]  # of a head, if it is a table of coordinates
         return self.content_argument(table.contiguous(), 1 / self.softmax.scale, stride)
 
@@ -212,24 +255,19 @@ class DeviceCall(CallFacts):
         first = self.effects.value_first
         return sums, first, first + self.effects.value_entries - 1, 1.0, tl.constexpr(self.effects.value_clipped)
 
-    @property
-    def sink(self) -> Tensor:
-        return self.dummy if self.effects.sink is None else self.effects.sink
-
     def describe(self, x: Tensor, rows: int, columns: int) -> Any:
-        """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, which the kernels of one call
-        share, or a pointer with the strides of batch, head and row, and the dim."""
+        """``[B, H, length, dim]`` as kernels take it, for tiles of some rows: a TMA descriptor, or a pointer with the strides of
+        batch, head and row, and the dim."""
         if not self.has_tma:
             return plain_pointer(x)
-        key = (id(x), rows, columns)  # the descriptor keeps x alive, so its id stays unique
-        if key not in self._descriptors:
-            self._descriptors[key] = build_descriptor(x, rows, columns)
-        return self._descriptors[key]
+        return self.descriptors.describe(x, rows, columns)
 
     def describe_parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
         """The same for both parts of a tile; see ``head_parts``."""
-        rest = self.describe(x, rows, parts[1]) if parts[1] and self.has_tma else None
-        return self.describe(x, rows, parts[0]), rest
+        if not self.has_tma:
+            return (x, *x.stride()[:3], x.shape[3]), None
+        describe = self.descriptors.describe
+        return describe(x, rows, parts[0]), describe(x, rows, parts[1]) if parts[1] else None
 
 
 def plain_pointer(x: Tensor) -> tuple[Any, ...]:

@@ -12,14 +12,13 @@ from typing import Any
 import torch
 import triton
 
-#: versions of Triton whose compiled kernels take their arguments as ``DirectLaunch`` passes them
-KNOWN_VERSIONS = ((3, 6), (3, 7))
+from whence.attention.fused.compiled_launcher import KNOWN_VERSIONS, VERSION, CompiledLauncher, find_launcher
 
 
 class DirectLaunch:
     """One kernel with fixed compile-time arguments and launch options; call it with a grid and the other arguments."""
 
-    __slots__ = ("_compiled", "_values", "constants", "device", "kernel", "options")
+    __slots__ = ("_compiled", "_launcher", "_values", "constants", "device", "kernel", "options")
 
     def __init__(self, kernel: Any, constants: dict[str, Any], options: dict[str, Any], device: torch.device) -> None:
         names = kernel.arg_names  # compile-time arguments come last
@@ -27,6 +26,7 @@ class DirectLaunch:
         self.kernel, self.options, self.device = kernel, options, device
         self.constants = {name: constants[name] for name in names if name in constants}
         self._compiled: Any = None
+        self._launcher: CompiledLauncher | None = None
         self._values = tuple(self.constants.values())
 
     def __call__(self, programs: int, *arguments: Any) -> None:
@@ -34,20 +34,34 @@ class DirectLaunch:
         if compiled is None:
             self._launch_first(programs, arguments)
             return
-        hooks = triton.knobs.runtime
         stream = torch._C._cuda_getCurrentRawStream(self.device.index)
-        if hooks.launch_enter_hook is None or not hooks.launch_enter_hook.calls:
+        hook = triton.knobs.runtime.launch_enter_hook
+        if hook is not None and hook.calls:  # a profiler listens
+            compiled[(programs, 1, 1)](*arguments, *self._values, stream=stream)
+            return
+        if self._launcher is None:
             compiled._run(
                 programs, 1, 1, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments,
                 *self._values,
             )  # fmt: skip
-        else:  # a profiler listens
-            compiled[(programs, 1, 1)](*arguments, *self._values, stream=stream)
+            return
+        launch, head, as_sequence, slots = self._launcher
+        flat = [*arguments, *self._values]
+        for index, place, slot in slots:  # from the last on, so that places stay right
+            descriptor = arguments[index]
+            try:
+                flat[place] = descriptor.maps[slot]
+            except (AttributeError, KeyError):  # not kept, or not encoded yet
+                flat[place] = slot.expand(descriptor)
+        if as_sequence:
+            launch(programs, 1, 1, stream, *head, flat)
+        else:
+            launch(programs, 1, 1, stream, *head, *flat)
 
     def _launch_first(self, programs: int, arguments: tuple[Any, ...]) -> None:
         compiled = self.kernel[(programs,)](*arguments, **self.constants, **self.options)
-        known = tuple(map(int, triton.__version__.split(".")[:2])) in KNOWN_VERSIONS
-        if known and hasattr(compiled, "packed_metadata"):  # the interpreter returns nothing
+        if VERSION in KNOWN_VERSIONS and hasattr(compiled, "packed_metadata"):  # the interpreter returns nothing
+            self._launcher = find_launcher(compiled)
             self._compiled = compiled
 
 

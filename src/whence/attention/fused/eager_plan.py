@@ -21,7 +21,6 @@ from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.launch import SCALED_ROWS, SPLIT_BITS
 from whence.attention.fused.packing import (
-    MAX_DECODE_QUERIES,
     NUM_SLOTS,
     TABLE_PADDING,
     align,
@@ -91,10 +90,12 @@ class Plan:
             "CAUSAL": a.causal, "HAS_SEGMENTS": call.mask is not None, "HAS_DROPOUT": a.dropout > 0,
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
-        # a short sequence without a cache has few keys, too: the forward kernel needs one launch for them, not two
-        most_rows = tile_configs.max_decode_rows(self.max_block_d, self.element_size)
-        few = self.q_len <= MAX_DECODE_QUERIES and self.q_len * self.group_size <= most_rows
-        self.few_queries = few and a.cache is not None
+        kv_len = (
+            k.shape[2] if a.cache is None else max(keys, tile_configs.FEW_KEYS + 1)
+        )  # a plan of a cache has one kernel
+        self.few_queries = tile_configs.splits_keys(
+            self.q_len, kv_len, self.group_size, self.max_block_d, self.element_size
+        )
         self.max_splits = max_splits(self.device, self.batch, self.kv_heads)
         self.has_decay = call.form is not None and tables.has_score_scale and self.half_precision and self.causal
         sizes = (self.max_block_d, self.element_size)
@@ -112,8 +113,11 @@ class Plan:
         self.uses_gluon = self.uses_gluon and gluon_launch.covers(
             q, k, v, causal=a.causal, offset=0, window=a.window, dropout=a.dropout, qk_scale=self.qk_scale
         )
+        self._lse_shape = (2 if tables.has_bias else 1, self.batch, self.heads, self.lse_stride)
+        self._fills_lse = self._needs_filled_lse(self.forward_tile.block_m)
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
-        self._descriptors = Descriptors()
+        self._descriptors = Descriptors(self.device)
+        self._gluon_descriptors = Descriptors(self.device, gluon_launch.describe)
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
 
     def _extent(self, kv_len: int, offset: int) -> Extent:
@@ -156,23 +160,24 @@ class Plan:
         needs_gradient: bool,
     ) -> Saved:  # fmt: skip
         """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
-        heads, device, float32 = self.heads, self.device, torch.float32
+        heads = self.heads
         kv_len, offset, first, _, stride, window = extent
         if self.rotation is not None:
             q, k = self.rotation.rotate(q, k, offset)
         table, derivatives, head_values = self.tables.write(tensors, extent)
-        planes = 2 if self.tables.has_bias else 1
-        lse = torch.empty((planes, self.batch, heads, self.lse_stride), dtype=float32, device=device)
+        lse = self.tables.like.new_empty(self._lse_shape)
         out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
         q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
         if self.few_queries:
             self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
         elif self.uses_gluon:
-            launch = gluon_launch.arguments(q, k, v, out, lse, table, lse, stride, self.qk_scale)
+            launch = gluon_launch.arguments(
+                q, k, v, out, lse, table, lse, stride, self.qk_scale, self._gluon_descriptors
+            )
             self._run_gluon(("gluon",), launch, {"SKIP_BLOCKS": False})
         else:
             tile = self.forward_tile
-            if needs_gradient and self._needs_filled_lse(tile.block_m):
+            if needs_gradient and self._fills_lse:
                 lse.fill_(torch.inf)
             self._tiled(
                 ("forward", window is not None), forward_kernel, tile,
@@ -194,8 +199,8 @@ class Plan:
         tile = self.decode_tile
         splits = split_keys(self.q_len, kv_len, offset, self.causal, window, tile.block_n, self.max_splits)
         shape = (self.batch, self.heads, self.q_len, splits.count)
-        partial_out = torch.empty((*shape, self.padded_dv), dtype=torch.float32, device=self.device)
-        partial_max, partial_sum = (torch.empty(shape, dtype=torch.float32, device=self.device) for _ in range(2))
+        partial_out = lse.new_empty((*shape, self.padded_dv))
+        partial_max, partial_sum = lse.new_empty(shape), lse.new_empty(shape)
         self._tiled(
             ("split", window is not None), split_k_kernel, tile,
             lambda: {"HAS_WINDOW": window is not None, "BLOCK_D": self.padded_d, "BLOCK_DV": self.padded_dv},
@@ -242,22 +247,12 @@ class Plan:
         delta = torch.empty_like(lse)  # as large or larger, and allocated in half the time of a shape
         q_ids, k_ids, ranges = (delta, delta, delta) if ids is None else ids
         read = (q, k, v, grad_out)
+        ids_and_ranges = (q_ids, k_ids, ranges)
+        tables_read = (table, derivatives, head_values)
         sums, table_sums = self._backward_dq(
-            read,
-            strides,
-            out,
-            dq,
-            lse,
-            delta,
-            table,
-            derivatives,
-            head_values,
-            (q_ids, k_ids, ranges),
-            tensors,
-            extent,
-            seed,
+            read, strides, out, dq, lse, delta, *tables_read, ids_and_ranges, tensors, extent, seed
         )
-        self._backward_dkdv(read, strides, dk, dv, lse, delta, table, head_values, (q_ids, k_ids, ranges), extent, seed)
+        self._backward_dkdv(read, strides, dk, dv, lse, delta, table, head_values, ids_and_ranges, extent, seed)
         if self.rotation is not None:
             self.rotation.rotate_gradients(dq, dk)
         return (dq, dk, dv, *tables.gradients(tensors, sums, table_sums, extent))
@@ -273,21 +268,23 @@ class Plan:
         if self.uses_gluon and gluon_launch.covers_sums(dense, tables.has_score_scale, tables.has_bias, count):
             sums = gluon_launch.empty_sums(dq) if learns else delta
             launch = gluon_launch.dq_arguments(
-                *read, out, dq, lse[0], delta[0], table, derivatives, sums, stride, self.qk_scale, self.qk_grad_scale
-            )
+                *read, out, dq, lse[0], delta[0], table, derivatives, sums, stride, self.qk_scale, self.qk_grad_scale,
+                self._gluon_descriptors,
+            )  # fmt: skip
             constants = gluon_launch.dq_constants(count, max(1, count), learns and tables.has_score_scale)
             self._run_gluon(("gluon dq", strides), launch, constants)
             return sums, delta
         tile = self.dq_tiles[sum(dense)]
         blocks = ceil_div(self.q_len, tile.block_m)
-        if self.uses_gluon and self.q_len != self.lse_stride:  # then the kernel of dk and dv reads the padding rows, too
+        if (
+            self.uses_gluon and self.q_len != self.lse_stride
+        ):  # then the kernel of dk and dv reads the padding rows, too
             delta.zero_()
         sums = table_sums = delta
         if learns:
-            sums = torch.empty((self.batch, heads, blocks, NUM_SLOTS), dtype=torch.float32, device=self.device)
+            sums = lse.new_empty((self.batch, heads, blocks, NUM_SLOTS))
         if any(dense):
-            shape = (sum(dense), self.batch, heads, stride)
-            table_sums = torch.zeros(shape, dtype=torch.float32, device=self.device)
+            table_sums = lse.new_zeros((sum(dense), self.batch, heads, stride))
         bias_grad_offset = self.batch * heads * stride if all(dense) else 0
         self._tiled(
             ("dq", window is not None, strides, dense), backward_dq_kernel, tile,
@@ -312,7 +309,16 @@ class Plan:
         kv_len, offset, first, _, stride, window = extent
         if self.uses_gluon:
             launch = gluon_launch.dkdv_arguments(
-                *read, dk, dv, lse[0], delta[0], table, stride, self.qk_scale, self.qk_grad_scale
+                *read,
+                dk,
+                dv,
+                lse[0],
+                delta[0],
+                table,
+                stride,
+                self.qk_scale,
+                self.qk_grad_scale,
+                self._gluon_descriptors,
             )
             self._run_gluon(("gluon dkdv", strides), launch, {})
             return
@@ -386,8 +392,10 @@ class Plan:
 
     def _parts(self, x: Tensor, rows: int, parts: tuple[int, int]) -> tuple[Any, Any]:
         """See ``DeviceCall.describe_parts``."""
-        rest = self._tiles(x, rows, parts[1]) if parts[1] and self.has_tma else None
-        return self._tiles(x, rows, parts[0]), rest
+        if not self.has_tma:
+            return (x, *x.stride()[:3], x.shape[3]), None
+        describe = self._descriptors.describe
+        return describe(x, rows, parts[0]), describe(x, rows, parts[1]) if parts[1] else None
 
 
 def make_tables(call: EagerCall, heads: int, scales: Scales, device: torch.device) -> PlannedTables:

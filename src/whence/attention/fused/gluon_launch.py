@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from whence.attention.fused import packing
+from whence.attention.fused.descriptors import Descriptors
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, ceil_div, padded_length
 from whence.attention.fused.tile_configs import TileConfig
 
@@ -87,31 +88,31 @@ def make_schedule(heads: int, row_blocks: int, programs: int) -> Schedule:
 
 def arguments(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, max_distance: Tensor, table_stride: int,
-    qk_scale: float,
+    qk_scale: float, descriptors: Descriptors,
 ) -> tuple[Any, int, tuple[Any, ...]]:  # fmt: skip
-    """The forward kernel, the number of programs, and the arguments but for the compile-time ones."""
+    """The forward kernel, the number of programs, and the arguments but for the compile-time ones. ``descriptors`` are made by
+    ``describe``."""
     from whence.attention.fused.gluon_forward import gluon_forward_kernel
 
     batch, heads, q_len, _ = q.shape
     programs, schedule = schedule_tiles(q, heads)
-    tensors = (describe(q, ROWS), describe(k, BLOCK), describe(v, BLOCK), describe(out, ROWS), lse, table, max_distance)
+    tiles = ((q, ROWS), (k, BLOCK), (v, BLOCK), (out, ROWS))
+    tensors = (*(descriptors.describe(*tile) for tile in tiles), lse, table, max_distance)
     sizes = (batch, heads, heads // k.shape[1], q_len, padded_length(q_len), table_stride)
     return gluon_forward_kernel, programs, (*tensors, *sizes, qk_scale, *schedule)
 
 
 def dq_arguments(
     q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, out: Tensor, dq: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
-    derivatives: Tensor, sums: Tensor, table_stride: int, qk_scale: float, qk_grad_scale: float,
+    derivatives: Tensor, sums: Tensor, table_stride: int, qk_scale: float, qk_grad_scale: float, descriptors: Descriptors,
 ) -> tuple[Any, int, tuple[Any, ...]]:  # fmt: skip
     """The same of the kernel of dq, which also writes delta and ``sums`` (see ``empty_sums``)."""
     from whence.attention.fused.gluon_dq import gluon_dq_kernel
 
     heads, q_len = q.shape[1:3]
     programs, schedule = schedule_tiles(q, heads)
-    tensors = (
-        describe(q, ROWS), describe(k, BLOCK), describe(v, BLOCK), *(describe(x, ROWS) for x in (grad_out, out, dq)), lse, delta,
-        table, derivatives, sums,
-    )  # fmt: skip
+    tiles = ((q, ROWS), (k, BLOCK), (v, BLOCK), (grad_out, ROWS), (out, ROWS), (dq, ROWS))
+    tensors = (*(descriptors.describe(*tile) for tile in tiles), lse, delta, table, derivatives, sums)
     sizes = (heads, heads // k.shape[1], padded_length(q_len), table_stride, qk_scale, qk_grad_scale)
     return gluon_dq_kernel, programs, (*tensors, *sizes, *schedule)
 
@@ -123,24 +124,17 @@ def dq_constants(num_derivatives: int, width: int, amplitude: bool) -> dict[str,
 
 def dkdv_arguments(
     q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, dk: Tensor, dv: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
-    table_stride: int, qk_scale: float, qk_grad_scale: float,
+    table_stride: int, qk_scale: float, qk_grad_scale: float, descriptors: Descriptors,
 ) -> tuple[Any, int, tuple[Any, ...]]:  # fmt: skip
     """The same of the kernel of dk and dv, which reads delta."""
     from whence.attention.fused.gluon_dkdv import gluon_dkdv_kernel
 
     heads, kv_heads = q.shape[1], k.shape[1]
     programs, schedule = schedule_tiles(q, kv_heads)
-    tensors = (
-        *(describe(x, ROWS) for x in (q, k, v, grad_out, dk, dv)),
-        describe_rows(lse),
-        describe_rows(delta),
-        table,
-    )
-    return (
-        gluon_dkdv_kernel,
-        programs,
-        (*tensors, heads, heads // kv_heads, table_stride, qk_scale, qk_grad_scale, *schedule),
-    )
+    tiles = (q, k, v, grad_out, dk, dv, lse, delta)
+    tensors = (*(descriptors.describe(x, ROWS) for x in tiles), table)
+    sizes = (heads, heads // kv_heads, table_stride, qk_scale, qk_grad_scale)
+    return gluon_dkdv_kernel, programs, (*tensors, *sizes, *schedule)
 
 
 def schedule_tiles(q: Tensor, heads: int) -> tuple[int, Schedule]:
@@ -159,19 +153,13 @@ def empty_sums(q: Tensor) -> Tensor:
 
 
 def describe(x: Tensor, rows: int) -> Any:
-    """A TMA descriptor for tiles of some rows; see ``DeviceCall.describe``."""
+    """A TMA descriptor for tiles of some rows of ``[B, H, length, HEAD_DIM]``, or of numbers of queries ``[B, H, padded_length]``."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+    if x.ndim == 3:
+        layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+        return TensorDescriptor(x, [x.shape[0] * x.shape[1], x.shape[2]], [x.shape[2], 1], [1, rows], layout)
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
     strides = [stride if n > 1 else HEAD_DIM for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
     return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, HEAD_DIM], layout)
-
-
-def describe_rows(x: Tensor) -> Any:
-    """A TMA descriptor of numbers of queries ``[B, H, padded_length]``."""
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
-    return TensorDescriptor(x, [x.shape[0] * x.shape[1], x.shape[2]], [x.shape[2], 1], [1, ROWS], layout)

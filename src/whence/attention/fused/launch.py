@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whence.attention.fused import backward_tables, block_skipping, decode, gluon_launch, scaled_distance, tile_configs
+from whence.attention.fused import backward_tables, block_skipping, decode, gluon_launch, scaled_distance
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.clock_terms import BY_BLOCK
@@ -17,11 +17,9 @@ from whence.attention.fused.device_call import DeviceCall
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.fused_call import EffectGradients, ScoreEffects
 from whence.attention.fused.packing import (
-    MAX_DECODE_QUERIES,
     NUM_SLOTS,
     ceil_div,
     empty_output,
-    lse_shape,
     padded_length,
 )
 from whence.attention.fused.row_tables import GRADIENT_COPIES
@@ -33,7 +31,7 @@ SCALED_ROWS = 64  # per program of scale_rows_kernel
 COPIES = GRADIENT_COPIES.value
 
 
-@dataclass(frozen=True)
+@dataclass
 class NeededGradients:
     """Gradients of the score effects that a backward pass computes beside dq, dk and dv; see ``EffectGradients``."""
 
@@ -79,32 +77,30 @@ class GradientsOfRows(NamedTuple):
         return isinstance(self.content, tuple), self.sums[0].data_ptr() % 16 if isinstance(self.sums, tuple) else None
 
 
-def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, the log-sum-exp (see ``packing.lse_shape``), ``max_distance`` for the backward pass, and the sums of the
-    weights by distance (empty: none)."""
+def forward(call: DeviceCall, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, ``max_distance`` for the backward pass, and the sums of the weights by distance (empty: none).
+
+    Also fills the log-sum-exp, of ``packing.lse_shape``.
+    """
     out = empty_output(call.q, call.v)
-    lse = call.q.new_empty(lse_shape(call.q, call.has_factors), dtype=torch.float32)
     if uses_gluon(call):  # writes padding rows, too
         max_distance = block_skipping.max_distances(call)
         launch = gluon_launch.arguments(
             call.q, call.k, call.v, out, lse, call.table, max_distance if max_distance.numel() else call.dummy,
-            call.table_stride, call.qk_scale,
+            call.table_stride, call.qk_scale, call.gluon_descriptors,
         )  # fmt: skip
         run_gluon(call, launch, {"SKIP_BLOCKS": max_distance.numel() > 0})
-        return out, lse, max_distance, lse.new_empty(0)
-    if call.has_padding_rows:
-        lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
+        return out, max_distance, lse.new_empty(0)
     entries = call.effects.value_entries
-    slots = lse.new_full((call.batch, call.heads, call.q_len, entries) if entries else (0,), -torch.inf)
-    has_coordinates = call.effects.q_places is not None
-    most_rows = tile_configs.max_decode_rows(call.max_block_d, call.element_size, has_coordinates)
-    if call.q_len <= MAX_DECODE_QUERIES and call.q_len * call.group_size <= most_rows and not entries:
+    if call.decodes:
         decode.decode(call, out, lse)
-        return out, lse, call.q.new_empty(0, dtype=torch.int32), slots
+        return out, call.q.new_empty(0, dtype=torch.int32), lse.new_empty(0)
+    if call.fills_lse:
+        lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
+    shape = (call.batch, call.heads, call.q_len, entries)
+    slots = lse.new_full(shape, -torch.inf) if entries else lse.new_empty(0)
     max_distance = block_skipping.max_distances(call)
-    tile = tile_configs.forward_config(
-        call.max_block_d, call.element_size, call.table_stride > 0, call.q_len, call.has_tma, call.has_row_tables
-    )
+    tile = call.forward_tile
     blocks = ceil_div(call.q_len, tile.block_m)
     arguments = (
         *call.describe_parts(call.q, tile.block_m, call.parts_d), *call.describe_parts(call.k, tile.block_n, call.parts_d),
@@ -112,14 +108,14 @@ def forward(call: DeviceCall) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         lse, call.table_argument, call.slope, *call.clocks, call.sink, *call.segment_arguments(tile.block_m, by_query=True),
         max_distance if max_distance.numel() else call.dummy, call.content_table,
         call.sums_argument(slots) if entries else call.dummy, *call.sizes, call.qk_scale, call.logit_scale,
-        *call.sink.stride(), call.softmax.dropout, call.seed,
+        *call.sink_strides, call.softmax.dropout, call.seed,
     )  # fmt: skip
     constants = {
         "BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "HAS_SINK": call.effects.sink is not None,
         "SKIP_BLOCKS": max_distance.numel() > 0, "NUM_STAGES": tile.num_stages, **call.flags,
     }  # fmt: skip
     call.launch(forward_kernel, blocks * call.batch * call.heads, arguments, constants, tile)
-    return out, lse, max_distance, sum_weights(call, slots, lse) if entries else slots
+    return out, max_distance, sum_weights(call, slots, lse) if entries else slots
 
 
 def uses_gluon(call: DeviceCall) -> bool:
@@ -269,13 +265,13 @@ def backward_dq(
     e = call.effects
     if gluon and gluon_launch.covers_sums(needed.dense, e.has_score_scale, e.has_bias, sum(needed.num_derivatives)):
         return *backward_dq_by_gluon(call, grad_out, out, lse, needed), None, lse, None
-    tile = tile_configs.dq_config(
-        call.max_block_d, call.element_size, sum(needed.num_derivatives), sum(needed.dense),
-        call.has_tma, has_pieces=call.effects.num_knots > 0, has_row_tables=call.has_row_tables,
-    )  # fmt: skip
+    tile = call.dq_tile(sum(needed.num_derivatives), sum(needed.dense))
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)
-    delta = torch.zeros_like(lse) if call.has_padding_rows else torch.empty_like(lse)
+    fills_delta = call.fills_delta(tile) or (
+        gluon and call.has_padding_rows
+    )  # for padding rows that other kernels read
+    delta = torch.zeros_like(lse) if fills_delta else torch.empty_like(lse)
     partial_sums = lse.new_empty(call.batch, call.heads, blocks, NUM_SLOTS) if needed.any_parameter else None
     table_sums, bias_grad_offset = None, call.batch * call.heads * call.table_stride
     if call.effects.num_knots > 0 and partial_sums is not None:
@@ -321,7 +317,7 @@ def backward_dq_by_gluon(
     derivatives = call.dummy if needed.derivatives is None else needed.derivatives
     launch = gluon_launch.dq_arguments(
         call.q, call.k, call.v, grad_out, out, dq, lse, delta, call.table, derivatives, call.dummy if sums is None else sums,
-        call.table_stride, call.qk_scale, call.qk_grad_scale,
+        call.table_stride, call.qk_scale, call.qk_grad_scale, call.gluon_descriptors,
     )  # fmt: skip
     width = 1 if needed.derivatives is None else needed.derivatives.shape[2]
     constants = gluon_launch.dq_constants(sum(needed.num_derivatives), width, needed.amplitude)
@@ -345,16 +341,12 @@ def backward_dkdv(
     """
     e = call.effects
     has_decay, has_slope, has_clock = e.decay is not None, e.slope is not None, e.k_clock is not None
-    by_pair = call.function is not None
-    passes = tile_configs.dkdv_passes(
-        call.max_block_d, call.element_size, call.has_tma, e.has_score_scale or by_pair, has_decay or by_pair,
-        has_slope or has_clock, call.has_segments, call.has_row_tables,
-    )  # fmt: skip
     clock_sums = q_sums if e.q_clock is None else lse.new_zeros(call.batch, call.heads, padded_length(call.kv_len))
     dk, dv = torch.empty_like(call.k), torch.empty_like(call.v)
     if gluon:
         sizes = (call.table_stride, call.qk_scale, call.qk_grad_scale)
-        launch = gluon_launch.dkdv_arguments(call.q, call.k, call.v, grad_out, dk, dv, lse, delta, call.table, *sizes)
+        tensors = (call.q, call.k, call.v, grad_out, dk, dv, lse, delta, call.table)
+        launch = gluon_launch.dkdv_arguments(*tensors, *sizes, call.gluon_descriptors)
         run_gluon(call, launch, {}, (grad_out.stride(), lse.data_ptr() % 16))
         return dk, dv, None
     # a clock with more dimensions needs more registers than there are
@@ -365,7 +357,7 @@ def backward_dkdv(
         "SPLIT_BITS": SPLIT_BITS.get(call.q.dtype, 0) if splits else 0, **call.flags,
     }  # fmt: skip
     variant = (*rows.facts, grad_out.stride(), lse.data_ptr() % 16)
-    for part, tile in passes:
+    for part, tile in call.dkdv_passes:
         arguments = (
             *call.describe_parts(call.q, tile.block_m, call.parts_d), *call.describe_parts(call.k, tile.block_n, call.parts_d),
             *call.describe_parts(call.v, tile.block_n, call.parts_dv), *call.describe_parts(grad_out, tile.block_m, call.parts_dv),

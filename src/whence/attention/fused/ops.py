@@ -63,8 +63,8 @@ class OperatorFacts:
     def __init__(self) -> None:
         self.kept: dict[tuple[Any, ...], CallFacts] = {}
 
-    def describe(self, call: FusedCall, arguments: tuple[Any, ...]) -> DeviceCall:
-        """The call on the device; ``arguments`` are its flat form."""
+    def describe(self, call: FusedCall, arguments: tuple[Any, ...], unread: Tensor | None = None) -> DeviceCall:
+        """The call on the device; ``arguments`` are its flat form. ``unread``: see ``DeviceCall``."""
         from whence.attention.fused import device_call
 
         key: list[Any] = [arguments[NUM_TENSORS:], call.q.device]
@@ -78,8 +78,8 @@ class OperatorFacts:
         signature = tuple(key)
         facts = self.kept.get(signature)
         if facts is not None:
-            return device_call.DeviceCall(call, facts)
-        on_device = device_call.DeviceCall(call)
+            return device_call.DeviceCall(call, facts, unread)
+        on_device = device_call.DeviceCall(call, None, unread)
         if len(self.kept) >= MAX_SIGNATURES:
             self.kept.clear()
         self.kept[signature] = on_device.facts
@@ -103,8 +103,9 @@ def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
     call = FusedCall.unflatten(arguments)
     with device_of(call.q):
-        on_device = operator_facts.describe(call, arguments)
-        out, lse, max_distance, weight_sums = launch.forward(on_device)
+        lse = call.q.new_empty(lse_shape(call.q, call.has_factors), dtype=torch.float32)
+        on_device = operator_facts.describe(call, arguments, lse)
+        out, max_distance, weight_sums = launch.forward(on_device, lse)
     if on_device.q is not call.q or on_device.v is not call.v:
         out = copy_into(empty_output(call.q, call.v), out)
     return out, lse, max_distance, weight_sums
@@ -123,7 +124,7 @@ def _backward(
     *arguments, needed = rest
     call = FusedCall.unflatten(tuple(arguments))
     with device_of(call.q):
-        on_device = operator_facts.describe(call, tuple(arguments))
+        on_device = operator_facts.describe(call, tuple(arguments), lse)
         selected = launch.select_gradients(call.effects, call.gradients, needed)
         dq, dk, dv, delta, sums, d_table, q_sums, k_sums, d_content = launch.backward(
             on_device, align(grad_out), grad_sums, align(out), lse, max_distance, weight_sums, selected

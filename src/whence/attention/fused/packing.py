@@ -14,7 +14,9 @@ TABLE_PADDING = 256  # zero entries before and after a packed table: a tile may 
 NUM_SLOTS, SLOPE_SLOT, AMPLITUDE_SLOT = 8, 4, 5
 IS_AMD = torch.version.hip is not None  # kernels compile for gfx942 and have not run there; the backend refuses it
 TMA_SHARED_MEMORY = 227 * 1024  # bytes per program on GPUs with TMA for which tiles are made
-MAX_DECODE_QUERIES = 16  # up to this number of queries, the split-k decode kernels run, and no block is skipped
+MAX_DECODE_QUERIES = (
+    16  # up to this number of queries, the split-k decode kernels read many keys, and no block is skipped
+)
 
 
 def base_2_factor(temperature: float) -> float:
@@ -67,10 +69,13 @@ def align(x: Tensor) -> Tensor:
 def is_aligned(x: Tensor) -> bool:
     """Whether TMA can read x: last stride 1, its address, other strides and the size of a row multiples of 16 bytes."""
     unit = 16 // x.element_size()
-    *strides, last = x.stride()
-    if last != 1 or x.shape[-1] % unit or x.data_ptr() % 16:
+    strides, shape = x.stride(), x.shape
+    if strides[-1] != 1 or shape[-1] % unit or x.data_ptr() % 16:
         return False
-    return all(n == 1 or (stride > 0 and stride % unit == 0) for stride, n in zip(strides, x.shape, strict=False))
+    for stride, n in zip(strides[:-1], shape, strict=False):  # noqa: SIM110 -- a generator would take longer
+        if n != 1 and (stride <= 0 or stride % unit):
+            return False
+    return True
 
 
 def empty_output(q: Tensor, v: Tensor) -> Tensor:

@@ -71,6 +71,10 @@ class PlannedTables(ABC):
 
     def __init__(self, heads: int, scales: Scales, device: torch.device) -> None:
         self.heads, self.scales, self.device = heads, scales, device
+        with torch.inference_mode(False):
+            self.like = torch.empty(
+                0, dtype=torch.float32, device=device
+            )  # its new_empty takes half the time of torch.empty
 
     @property
     def has_table(self) -> bool:
@@ -95,7 +99,7 @@ class PlannedTables(ABC):
         """The gradients of the tensors from sums ``[B, H, blocks, NUM_SLOTS]`` or table sums ``[1 or 2, B, H, stride]``."""
 
     def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.float32, device=self.device)
+        return self.like.new_empty(shape)
 
     def _launch(self, kernel: Any, constants: dict[str, Any]) -> DirectLaunch:
         return DirectLaunch(kernel, constants, {}, self.device)

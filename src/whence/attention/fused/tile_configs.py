@@ -20,6 +20,10 @@ BOTH, ONLY_DV, ONLY_DK = 0, 1, 2  # what a pass of the kernel for dk and dv comp
 FEW_PAIRS = 2**26
 
 
+#: number of keys up to which the forward kernel reads them in one program: it needs one launch and no partial results
+FEW_KEYS = 256
+
+
 @dataclass(frozen=True)
 class TileConfig:
     block_m: int
@@ -138,6 +142,15 @@ def table_gradient_config(head_dim: int, element_size: int, has_tma: bool = True
     if head_dim > 64:
         return TileConfig(128, 64, 8, 2) if has_tma else TileConfig(64, 64, 4, 2)
     return TileConfig(64, 64, 4, 3)
+
+
+def splits_keys(
+    q_len: int, kv_len: int, group_size: int, head_dim: int, element_size: int, has_coordinates: bool = False
+) -> bool:
+    """Whether the decode kernels compute a call: few queries, whose keys take longer than a second launch."""
+    most_rows = max_decode_rows(head_dim, element_size, has_coordinates)
+    few = q_len <= packing.MAX_DECODE_QUERIES and q_len * group_size <= most_rows
+    return few and kv_len > FEW_KEYS
 
 
 def max_decode_rows(head_dim: int, element_size: int, has_coordinates: bool = False) -> int:
