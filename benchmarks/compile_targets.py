@@ -66,7 +66,6 @@ POSITIONS = {
     "transformer-xl": lambda heads, head_dim: whence.TransformerXL(heads, head_dim),
     "grape": lambda heads, head_dim: whence.GrapeA(heads, head_dim),
     "dape": lambda heads, head_dim: whence.Dape(heads),
-    "dape, 64 heads": lambda heads, head_dim: whence.Dape(64, hidden_dim=64),
     "none": lambda heads, head_dim: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)

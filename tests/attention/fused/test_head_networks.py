@@ -76,6 +76,7 @@ CASES = [
     ("kerple", "key_mask, negative scale", (2, 2, 1, 3, 140, 20, 24), SINGLE),
     ("frozen", "causal", OVER, HALF),
     ("own", "both sides, window", OVER, SINGLE),
+    ("none", "causal", (1, 33, 3, 21, 21, 16, 16), HALF),
     ("kerple", "causal", ONE, SINGLE),
 ]
 
@@ -99,7 +100,7 @@ def test_forward_and_gradients(mechanism, mask, shape, dtype):
 
 
 @interpreted
-@pytest.mark.parametrize("most", [1, 2 * 2 * 111 * 20])
+@pytest.mark.parametrize("most", [1, 2 * 2 * 111 * 20], ids=["1 row", "16 rows"])
 def test_blocks_of_rows(most, monkeypatch):
     """One row at a time, and 16, with sums of gradients that go on from block to block."""
     from whence.attention.fused import network_launch
@@ -172,6 +173,25 @@ def test_opcheck(learns):
     (first,) = torch.autograd.grad(out.square().sum(), leaves[0], create_graph=True)
     with pytest.raises(RuntimeError, match="second derivative"):
         torch.autograd.grad(first.square().sum(), leaves[0])
+
+
+def check_compiled(backend, length, dtype, device, most):
+    """A compiled layer, whose keys and queries have heads last in memory, against the same layer not compiled."""
+    torch.manual_seed(0)
+    layer = Attention(32, 2, Rotary() + Dape(2), causal=True, backend="triton").to(device, dtype)
+    x, results = torch.randn(2, length, 32, device=device, dtype=dtype), []
+    for compiles in (False, True):
+        own = copy.deepcopy(layer)
+        y = (torch.compile(own, fullgraph=True, backend=backend) if compiles else own)(x)
+        y.float().square().sum().backward()
+        results.append([y.detach(), *(p.grad for p in own.parameters())])
+    for a, b in zip(*results, strict=True):
+        assert (a.float() - b.float()).norm() <= most * (a.float().norm() + 1e-3)
+
+
+@interpreted
+def test_compiled_layers(fresh_compiler):
+    check_compiled("aot_eager", 13, SINGLE, "cpu", 1e-5)
 
 
 @interpreted
@@ -290,7 +310,7 @@ def test_gradients_repeat_on_a_gpu():
 @pytest.mark.gpu
 @on_gpu
 def test_memory_is_linear_on_a_gpu():
-    """Beside inputs and outputs, blocks of rows: 192 MiB for the scores of one, and as much again to spare."""
+    """Beside tensors of the size of q in float32, a block of rows: 384 MiB for its scores, weights and gradients."""
     position, peaks = Dape(16).cuda(), []
     for length in (4096, 16384):
         tensors = random_inputs(1, 16, 16, length, length, 64, 64, dtype=torch.bfloat16, device="cuda")
@@ -299,7 +319,7 @@ def test_memory_is_linear_on_a_gpu():
         before = torch.cuda.memory_allocated()
         run(position, tensors[:3], tensors[3], {"causal": True}, backend="triton")
         peaks.append((torch.cuda.max_memory_allocated() - before) / 2**20)
-    assert peaks[1] < 384 + 16 * 16384 * 64 * 4 * 12 / 2**20, peaks
+    assert peaks[1] < 512 + 16 * 16384 * 64 * 4 * 12 / 2**20, peaks
 
 
 @pytest.mark.gpu
@@ -313,6 +333,7 @@ def test_a_cuda_graph_repeats_on_a_gpu():
 
     eager = [x.clone() for x in step()]
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         step()
     torch.cuda.current_stream().wait_stream(stream)
@@ -321,18 +342,11 @@ def test_a_cuda_graph_repeats_on_a_gpu():
         captured = step()
     graph.replay()
     torch.cuda.synchronize()
-    assert all(torch.equal(a, b) for a, b in zip(captured, eager, strict=True))
+    for a, b in zip(captured, eager, strict=True):
+        assert (a.float() - b.float()).norm() <= 1e-3 * b.float().norm()
 
 
 @pytest.mark.gpu
 @on_gpu
 def test_compiled_layers_on_a_gpu(fresh_compiler):
-    torch.manual_seed(0)
-    layer = Attention(64, 4, Rotary() + Dape(4), causal=True).cuda().bfloat16()
-    x, wanted = torch.randn(2, 130, 64, device="cuda", dtype=torch.bfloat16), []
-    for call in (layer, torch.compile(copy.deepcopy(layer), fullgraph=True)):
-        y = call(x)
-        y.float().square().sum().backward()
-        wanted.append([y.detach(), *(p.grad for p in (call if call is layer else call._orig_mod).parameters())])
-    for a, b in zip(*wanted, strict=True):
-        assert (a.float() - b.float()).norm() <= 0.02 * (a.float().norm() + 1)
+    check_compiled("inductor", 130, torch.bfloat16, "cuda", 0.02)

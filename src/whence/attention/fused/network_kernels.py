@@ -111,7 +111,10 @@ def network_logits_kernel(
 def network_softmax_kernel(
     LOGITS, WEIGHTS, TOP, TOTAL, rows, keys, weight_stride, row_start, q_len, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The weights of one row, its largest base-2 logit, and the sum of the exponentials; 0 and 1 where it sees nothing."""
+    """The exponentials of one row, its largest base-2 logit, and their sum; 0 and 1 where it sees nothing.
+
+    They are rounded before the division by the sum: of many keys, each has a weight that half precision holds with few digits.
+    """
     program = tl.program_id(0).to(tl.int64)
     offsets = tl.arange(0, BLOCK)
     logits = LOGITS + program * keys
@@ -127,7 +130,7 @@ def network_softmax_kernel(
     total = tl.where(total == 0.0, 1.0, total)
     for start in range(0, keys, BLOCK):
         x = tl.load(logits + start + offsets, mask=start + offsets < keys, other=-float("inf"))
-        weights = (tl.exp2(x - top) / total).to(WEIGHTS.dtype.element_ty)
+        weights = tl.exp2(x - top).to(WEIGHTS.dtype.element_ty)
         tl.store(WEIGHTS + program * weight_stride + start + offsets, weights, mask=start + offsets < keys)
     place = program // rows * q_len + row_start + program % rows
     tl.store(TOP + place, top)

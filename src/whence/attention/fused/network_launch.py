@@ -22,7 +22,7 @@ from whence.attention.fused.network_kernels import (
 from whence.attention.fused.packing import ceil_div, empty_output, next_power_of_two
 from whence.attention.half_product import multiply_to_float32
 
-MAX_SCORES = 1 << 24  # 64 MiB of float32, about what the L2 cache of a large GPU holds
+MAX_SCORES = 1 << 25  # 128 MiB of float32; with fewer, the last programs of a block leave a large GPU idle
 MAX_ROWS = 512  # with more, a block holds many keys that causality hides
 SOFTMAX_BLOCK = 1024  # keys of a row at once
 FLAGS = ("CAUSAL", "HAS_WINDOW", "HAS_SEGMENTS", "INPUT_PRECISION")
@@ -87,8 +87,8 @@ def forward(call: DeviceCall, network: Network) -> tuple[Tensor, Tensor, Tensor]
         arguments = (scores, weights, top, total, rows, keys, weights.stride(1), block.rows.start, call.q_len)
         constants = {"BLOCK": min(SOFTMAX_BLOCK, max(16, next_power_of_two(call.kv_len)))}
         call.launch(network_softmax_kernel, call.batch * call.heads * rows, arguments, constants)
-        part = multiply_to_float32(weights, v[:, block.keys])
-        out[:, :, block.rows] = part.view(call.batch, call.heads, rows, -1)
+        part = multiply_to_float32(weights, v[:, block.keys]).view(call.batch, call.heads, rows, -1)
+        out[:, :, block.rows] = part.div_(total[:, :, block.rows, None])
     return out, top, total
 
 
@@ -121,7 +121,8 @@ def backward(
         dk[:, block.keys] += multiply_to_float32(d_scores.mT, q)
         part = multiply_to_float32(d_scores, k[:, block.keys])
         dq[:, :, block.rows] = part.mul_(scale).view(call.batch, call.heads, rows, -1)
-    dk, dv = dk.mul_(scale).view(call.k.shape).to(call.k.dtype), dv.view(call.v.shape).to(call.v.dtype)
+    wide = (dk.mul_(scale), call.k), (dv, call.v)
+    dk, dv = (torch.empty_like(x).copy_(d.view(x.shape)) for d, x in wide)  # a compiler expects these strides
     return dq, dk, dv, *(x.sum(0) if learns else x for x in sums)
 
 
