@@ -65,6 +65,7 @@ POSITIONS = {
     "cope": lambda heads, head_dim: whence.Cope(head_dim),
     "transformer-xl": lambda heads, head_dim: whence.TransformerXL(heads, head_dim),
     "grape": lambda heads, head_dim: whence.GrapeA(heads, head_dim),
+    "dape": lambda heads, head_dim: whence.Dape(heads),
     "none": lambda heads, head_dim: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)

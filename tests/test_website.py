@@ -101,6 +101,10 @@ def test_costs_are_counted(gallery):
     row = next(line for line in pages["mechanisms/Cope.md"].splitlines() if line.startswith("| Cope |"))
     assert "`triton`" in row and "`flex`" not in row
     row = next(line for line in pages["mechanisms/Dape.md"].splitlines() if line.startswith("| Dape |"))
+    assert "`triton`" in row and "`flex`" not in row
+    row = next(
+        line for line in pages["mechanisms/SelfExtendRotary.md"].splitlines() if line.startswith("| SelfExtendRotary |")
+    )
     assert row.count("`") == 4  # blockwise and reference alone
     row = next(line for line in pages["mechanisms/Fire.md"].splitlines() if line.startswith("| Fire |"))
     assert "for each query and distance" in row and "`flex` if frozen" in row and "`triton`" in row

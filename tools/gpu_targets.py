@@ -49,7 +49,7 @@ TARGETS = (
         ("shaw", "shaw, keys", "query table", "swin", "transformer-xl", "grape"), "flash",
     ),
     Target("content by gated counts (CoPE), over flash", 10.0, ("content",), ("cope",), "flash"),
-    Target("content of all heads on `blockwise` (DAPE), over flash", 10.0, ("content",), ("dape",), "flash"),
+    Target("content of all heads (DAPE), over flash", 10.0, ("content",), ("dape",), "flash"),
     Target("head dim 128, 8192 tokens, over cuDNN", 1.25, ("tokens 8192",), ("epar", "power prior", "function"), "cudnn"),
     Target("a clock, over ALiBi", 1.1, ("clock 64", "clock 128", "clock grouped"), ("clock",), "alibi"),
     Target("a training step of an attached model, over SDPA", 1.1, ("model training",), ATTACHED, "sdpa", "eager"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from whence.position.base import Position
 from whence.position.evaluate import fixed_length
+from whence.position.head_network import require_head_network
 from whence.position.hook_types import ParameterGradient, Rows
 
 #: relative to the largest entry; both sides are float64
@@ -14,13 +16,14 @@ TOLERANCE = 1e-9
 
 
 def find_wrong_derivative(part: Position, distance: Tensor) -> str | None:
-    """The first error in ``parameter_gradients``, ``bias_slope``, ``score_scale_decay``, ``pair_function``, ``relative_keys`` or
-    ``distance_slopes``, as a sentence; None if there is none."""
+    """The first error in ``parameter_gradients``, ``bias_slope``, ``score_scale_decay``, ``pair_function``, ``relative_keys``,
+    ``distance_slopes`` or ``head_network``, as a sentence; None if there is none."""
     # with length="query" kernels build no table of distances, so they use pair_function alone
     error = None if part.length == "query" else _find_wrong_table_method(part, distance)
     for hook in ("score_scale", "bias"):
         error = error or _compare_pairs(part, hook, distance)
-    return error or _compare_relative_keys(part, distance) or _compare_slopes(part, distance)
+    error = error or _compare_relative_keys(part, distance) or _compare_slopes(part, distance)
+    return error or _compare_networks(part, distance)
 
 
 def _find_wrong_table_method(part: Position, distance: Tensor) -> str | None:
@@ -106,6 +109,26 @@ def _compare_slopes(part: Position, distance: Tensor) -> str | None:
     if content is None:
         return "distance_slopes() returns slopes and content_bias() returns None"
     return _compare("distance_slopes() and content_bias()", distance * slope, content)
+
+
+def _compare_networks(part: Position, distance: Tensor) -> str | None:
+    """``head_network`` against ``content_bias``."""
+    answer = part.head_network()
+    if answer is None:
+        return None
+    network = require_head_network(type(part).__name__, answer, part.heads)
+    if network.bias is not None and network.bias.length is not None:  # kernels do not use it then
+        return None
+    distance = distance[distance >= 0] if part.causal_only else distance
+    heads = network.last.shape[0]
+    rows = _random_rows(distance, heads, 8)
+    of_hidden, of_logits = network.tables(distance)
+    z = rows.scores.movedim(1, -1)
+    hidden = leaky_relu(z @ network.first[:, :heads].T + of_hidden, network.negative_slope)
+    content = part.content_bias(rows)
+    if content is None:
+        return "head_network() returns a network and content_bias() returns None"
+    return _compare("head_network() and content_bias()", hidden @ network.last.T + of_logits, content.movedim(1, -1))
 
 
 def _random_rows(distance: Tensor, heads: int, width: int) -> Rows:

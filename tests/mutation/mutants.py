@@ -30,6 +30,12 @@ FUSED = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradie
 DENSE = ["tests/attention/fused/test_kernels.py", "-k", "test_forward_and_gradients and T5Bias-causal"]
 DECODED = ["tests/attention/fused/test_kernels.py", "-k", "test_decode and Epar-causal"]
 GATED_COUNTS = ["tests/attention/fused/test_gated_counts.py", "-k", "test_forward_and_gradients and 111x111"]
+NETWORKS = [
+    "tests/attention/fused/test_head_networks.py",
+    "-k",
+    "test_forward_and_gradients and 65x65 and kerple-causal",
+]
+NETWORK_BLOCKS = ["tests/attention/fused/test_head_networks.py", "-k", "test_blocks_of_rows and 16"]
 CLOCKED = ["tests/attention/fused/test_clock_kernels.py", "-k", "test_forward_and_gradients and 75x130"]
 PLANNED = ["tests/attention/fused/test_eager_plans.py", "-k", "stale and form or reference and 5x5 and Epar-causal"]
 LAUNCHED = ["tests/attention/fused/test_compiled_launcher.py"]
@@ -97,6 +103,10 @@ MUTANTS = [
     (F + "gated_tiles.py", "reverse=True", "reverse=False", GATED_COUNTS),
     (F + "gated_backward.py", "tl.store(PASSED + edge, passed)", "tl.store(PASSED + edge, 0 * passed)", GATED_COUNTS),
     (F + "gated_forward.py", "clamped = start_n + BLOCK_G", "clamped = start_n + 2 * BLOCK_G", GATED_COUNTS),
+    (F + "network_kernels.py", "d_before = tl.where(before > 0", "d_before = tl.where(before < 0", NETWORKS),
+    (F + "network_kernels.py", "(upstream - delta[None, :])", "(upstream + delta[None, :])", NETWORKS),
+    (F + "network_kernels.py", "tl.store(pointers, tl.load(pointers) + x)", "tl.store(pointers, x)", NETWORK_BLOCKS),
+    (F + "network_launch.py", "high = min(high, offset + end)", "high = min(high, offset + end - 1)", NETWORK_BLOCKS),
     (F + "tile_ops.py", "mask & (distance >= 0)", "mask & (distance > 0)", FUSED),
     (F + "head_parts.py", "load_tile(x[1], b, h, start, length, ROWS, COLUMNS - FIRST, FIRST)", "first", FUSED),
     (F + "backward_dkdv.py", "dlogits = dlogits * score_scale", "dlogits = dlogits * 1.0", FUSED),

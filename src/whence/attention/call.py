@@ -15,7 +15,7 @@ from whence.attention.argument_validation import validate_arguments
 from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
 from whence.attention.clock import Clock, run_clock
-from whence.attention.content_tables import why_no_content_tables
+from whence.attention.content_tables import network_width, why_no_content_tables
 from whence.attention.layout import Layout, resolve_layout
 from whence.attention.pair_mask import resolve_pair_mask
 from whence.position.base import Position
@@ -78,6 +78,7 @@ class Request:
     input_gradient: bool  # q, k, v, a clock or the layer input gets a gradient
     no_score_mod: str | None  # why the effects are not a function of one score; None when they are
     clock_gradient: bool = False  # the steps of a clock get a gradient
+    network_width: int = 0  # heads or hidden units, whichever are more, of a network over heads; 0 without one
 
     @property
     def half_precision(self) -> bool:
@@ -165,6 +166,7 @@ def describe(call: Call) -> Request:
         input_gradient=records and any(x.requires_grad for x in (q, k, call.v, *others)),
         no_score_mod=None if call.pair_function is not None else why_no_score_mod(position, layout),
         clock_gradient=records and call.clock is not None and call.clock.k.requires_grad,
+        network_width=network_width(position),
     )
 
 

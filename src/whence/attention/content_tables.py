@@ -15,11 +15,14 @@ from whence.position.base import OPTIONAL_CONTENT_HOOKS, TABLE_HOOKS, Position
 from whence.position.coordinate_table import require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.gated_count import require_gated_table
+from whence.position.head_network import HeadNetwork, require_head_network
 from whence.position.head_slice import HeadSlice
 from whence.position.relative_keys import RelativeKeys, require_relative_keys
 
 CONTENT = frozenset(TABLE_HOOKS.values())
 MAX_GATED_HEAD_DIM = 128  # larger tiles do not fit beside the gates and counts
+#: heads, and hidden units, of a network over heads, by the bytes of a number; more do not fit into registers and shared memory
+MAX_NETWORK_WIDTH = {2: 64, 4: 32}
 
 
 def why_no_content_tables(position: Position, scale: float, dropout: float, head_dim: int) -> str | None:
@@ -41,6 +44,8 @@ def why_no_content_tables(position: Position, scale: float, dropout: float, head
     counting = _tabulated_part(position, "content_bias")
     if counting is not None and _has_table(counting, "gated_bias_table"):
         return _why_not_gated(counting, position, dropout, head_dim)
+    if counting is not None and _has_table(counting, "head_network"):
+        return _why_not_network(counting, position, dropout)
     if "value_bias" in position.effects and dropout:
         return "a value_bias_table needs weights without dropout"
     if "value_bias" in position.effects and "clock" in position.effects:
@@ -62,6 +67,39 @@ def _why_not_gated(counting: Position, position: Position, dropout: float, head_
             f"{name} counts by gates, and its kernels have head dimensions up to {MAX_GATED_HEAD_DIM}, not {head_dim}"
         )
     return None
+
+
+def _why_not_network(part: Position, position: Position, dropout: float) -> str | None:
+    """Why the kernels with a network over heads do not compute the call, as a clause; None if they do."""
+    name, answer = type(part).__name__, part.head_network()
+    if answer is None:
+        return f"{name}.head_network returns None"
+    network = require_head_network(name, answer)
+    if network.bias is not None and network.bias.length is not None:
+        bias = f"{type(network.bias).__name__}, which has length={network.bias.length!r}"
+        return f"{name} reads the bias of {bias}, and its kernels read tables of distance alone"
+    others = position.effects - {"embed", "rotate", "content_bias", "bias"}
+    if others:
+        return (
+            f"{name} is a network over heads, and its kernels do not combine that with {' and '.join(sorted(others))}"
+        )
+    if dropout:
+        return f"{name} is a network over heads, and its kernels have no dropout"
+    return None
+
+
+def network_width(position: Position) -> int:
+    """The heads or the hidden units of a network over heads, whichever are more; 0 without one."""
+    networks = [part.head_network() for part in position.parts if _has_table(part, "head_network")]
+    return max([0, *[max(x.last.shape) for x in networks if isinstance(x, HeadNetwork)]])
+
+
+def head_network(position: Position, heads: int) -> HeadNetwork | None:
+    """The network over all heads, if the only part with ``content_bias`` is one."""
+    part = _tabulated_part(position, "content_bias")
+    if part is None or not _has_table(part, "head_network"):
+        return None
+    return require_head_network(type(part).__name__, part.head_network(), heads)
 
 
 def gated_bias_table(position: Position, q: Tensor, unrotated_q: Tensor, scale: float) -> Tensor | None:

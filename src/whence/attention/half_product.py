@@ -26,7 +26,7 @@ class _HalfProduct(torch.autograd.Function):
     def forward(ctx: Any, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
         ctx.save_for_backward(a, b)
         ctx.dtype = dtype
-        return _multiply(a.to(dtype), b.to(dtype))
+        return multiply_to_float32(a.to(dtype), b.to(dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -37,8 +37,9 @@ class _HalfProduct(torch.autograd.Function):
         return da, db, None
 
 
-def _multiply(a: Tensor, b: Tensor) -> Tensor:
-    if not a.is_cuda:  # the same numbers: products of half-precision numbers are exact in float32
+def multiply_to_float32(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of ``[..., n, m]`` and ``[..., m, p]`` of one dtype, without gradients: a float32 tensor."""
+    if not a.is_cuda or a.dtype == torch.float32:  # the same: products of half-precision numbers are exact in float32
         return a.float() @ b.float()
     out = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
     return out.view(*a.shape[:-1], b.shape[-1])

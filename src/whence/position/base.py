@@ -43,6 +43,7 @@ from whence.errors import WhenceError, usage_error
 from whence.position.coordinate_table import CoordinateTable, require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.gated_count import count_gates, interpolate, require_gated_table
+from whence.position.head_network import HeadNetwork
 from whence.position.hook_types import HookGradients, PairFunction, Rows
 from whence.position.parameter import format_setting
 from whence.position.relative_keys import RelativeKeys
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
 OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
-OPTIONAL_CONTENT_HOOKS = ("relative_keys", "distance_slopes")
+OPTIONAL_CONTENT_HOOKS = ("relative_keys", "distance_slopes", "head_network")
 #: hooks that return a table, and the hook whose default evaluates the table
 TABLE_HOOKS = {
     "content_bias_table": "content_bias", "coordinate_bias_table": "content_bias", "gated_bias_table": "content_bias",
@@ -291,6 +292,12 @@ class Position(nn.Module):
         slopes of 0. Define it only for this form.
 
         ``q`` ``[B, H, T, D]`` and ``k`` ``[B, H, S, D]`` are those after rotation, or before it if ``reads_rotated`` is False.
+        """
+        return None
+
+    def head_network(self) -> HeadNetwork | None:
+        """``content_bias`` as a network of two layers over the scores of all heads at one pair, and over a bias of distance; see
+        ``HeadNetwork``. Define it only for this form. The fused kernels evaluate it; ``content_bias`` serves any positions.
         """
         return None
 

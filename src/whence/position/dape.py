@@ -6,7 +6,9 @@
 b is the bias of ALiBi, KERPLE or FIRE. ``base="none"`` has no b: f maps H scores to H terms, for use beside a rotation. The
 formula, the sizes and the initialization are those of the authors' code (``chuanyang-Zheng/DAPE``, ``DAPE.py``).
 
-Heads meet before the softmax, so no kernel that handles one head at a time computes it. The second version (arXiv 2410.04798)
+Heads meet before the softmax, so no kernel that handles one head at a time computes it. The ``triton`` backend has kernels for
+the network (``head_network``): at a pair, what it gets from a bias of distance is a table. Over FIRE, whose bias depends on the
+query's position too, ``blockwise`` computes it. The second version (arXiv 2410.04798)
 replaces the linear layers by convolutions along the keys. It is not here: the term of a pair then depends on the next key, which
 a query does not see, and the published code gives other values in decoding than in one pass.
 
@@ -27,6 +29,7 @@ from whence.position.alibi import Alibi
 from whence.position.base import Position
 from whence.position.evaluate import evaluate
 from whence.position.fire import Fire
+from whence.position.head_network import HeadNetwork
 from whence.position.hook_types import Rows
 from whence.position.kerple import Kerple
 from whence.validation import require_choice, require_dim, require_table
@@ -75,6 +78,10 @@ class Dape(Position):
         term = self._apply_network(inputs.movedim(1, -1).to(dtype)).movedim(-1, 1)
         return term if bias is None else term + bias
 
+    def head_network(self) -> HeadNetwork:
+        first, last = self._layers()
+        return HeadNetwork(first.weight, last.weight, first.bias, last.bias, NEGATIVE_SLOPE, self.base_bias)
+
     def _evaluate_base(self, rows: Rows) -> Tensor | None:
         """The bias of the base mechanism, ``[B or 1, H, T, S]``."""
         if self.base_bias is None:
@@ -88,10 +95,14 @@ class Dape(Position):
         return bias.movedim(0, 1)
 
     def _apply_network(self, x: Tensor) -> Tensor:
-        first, last = self.network[0], self.network[2]
-        assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
+        first, last = self._layers()
         hidden = F.leaky_relu(F.linear(x, first.weight.to(x.dtype), first.bias.to(x.dtype)), NEGATIVE_SLOPE)
         return F.linear(hidden, last.weight.to(x.dtype), last.bias.to(x.dtype))
+
+    def _layers(self) -> tuple[nn.Linear, nn.Linear]:
+        first, last = self.network[0], self.network[2]
+        assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
+        return first, last
 
     def repr_items(self) -> Iterator[tuple[str, object]]:
         yield "base", self.base

@@ -29,6 +29,7 @@ def main() -> None:
         whence.SwinBias(4, (8, 9)),
         whence.Shaw(64),
         whence.Cope(64, positions=16),
+        whence.Dape(4),
         whence.QueryTable(4, 64, extent=40) + whence.T5Bias(4),
     ]
     masks = [{}, {"window": 9}, {"lengths": torch.tensor([111, 60], device="cuda")}]

@@ -17,15 +17,17 @@ from whence.attention.backends import Backend, register_backend
 from whence.attention.call import Call, Request
 from whence.attention.content_tables import (
     CONTENT,
+    MAX_NETWORK_WIDTH,
     RelativeTerms,
     content_bias_table,
     coordinate_bias_table,
     distance_slopes,
     gated_bias_table,
+    head_network,
     relative_terms,
     value_bias_table,
 )
-from whence.attention.fused import gated_ops, ops, packing, row_blocks, scaled_distance
+from whence.attention.fused import gated_ops, network_ops, ops, packing, row_blocks, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
     MAX_DECODE_QUERIES,
@@ -39,6 +41,7 @@ from whence.attention.fused.tile_configs import max_head_dim
 from whence.attention.layout import Layout
 from whence.position.base import Position
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
+from whence.position.head_network import HeadNetwork
 from whence.position.hook_types import HookGradients, ParameterGradient
 
 MAX_OFFSET = 2**29  # kernels compute distances in 32 bits
@@ -81,6 +84,8 @@ class Triton(Backend):
             return f"torch's kernel would need a dense mask of {request.mask_numbers} numbers"
         if request.pair_form is not None:
             return "its kernels evaluate the function of distance and query length for each pair"
+        if request.network_width:
+            return "content terms are a network over heads: kernels evaluate it for blocks of query rows"
         if request.effects & CONTENT:
             return "content terms are tables: one fused kernel gathers from them"
         tables = " and ".join(sorted(request.effects - {"clock"}))
@@ -110,6 +115,9 @@ def why_unavailable(request: Request) -> str | None:
         return f"it does not support {str(request.dtype).removeprefix('torch.')}"
     if head_dim > largest:
         return f"it supports head dimensions up to {largest}, not {head_dim}"
+    if request.network_width > MAX_NETWORK_WIDTH[request.dtype.itemsize]:
+        at_most, dtype = MAX_NETWORK_WIDTH[request.dtype.itemsize], str(request.dtype).removeprefix("torch.")
+        return f"in {dtype}, its networks over heads have at most {at_most} heads and hidden units, not {request.network_width}"
     return None
 
 
@@ -137,6 +145,9 @@ def attend(call: Call) -> Tensor:
     """The output ``[B, H, T, E]`` in the dtype of q, or float32 with vectors added to the values."""
     if not call.position.effects & CONTENT:
         return attend_rows(call)
+    network = head_network(call.position, call.q.shape[1])
+    if network is not None:
+        return attend_by_network(call, network)
     relative = relative_terms(call.position, call.q, *row_blocks.visible_distances(call))
     rows = row_blocks.rows_per_block(call, relative)
     if rows == call.q.shape[2]:
@@ -152,15 +163,7 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     # steps of a clock may be positive, so they have no bound, nor have terms of content
     bounded = call.clock is None and not position.effects & CONTENT
     skip = call.skip_blocks and bounded and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
-    mask = Mask(
-        q_offset=layout.offset,
-        causal=layout.causal,
-        window=effective_window(layout.offset, layout.window, q_len, kv_len),
-        key_mask=layout.real,
-        q_segment_ids=layout.q_segment_ids,
-        k_segment_ids=layout.k_segment_ids,
-        skip_blocks=skip and can_skip_blocks(layout, q_len, kv_len),
-    )
+    mask = describe_mask(layout, q_len, kv_len, skip_blocks=skip and can_skip_blocks(layout, q_len, kv_len))
     softmax = Softmax(call.scale, call.temperature, call.dropout, None)
     unrotated_q = q if call.projected_q is None else call.projected_q
     gated = gated_bias_table(position, q, unrotated_q, call.scale)
@@ -201,6 +204,36 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
         )
     out, weight_sums = ops.fused_attention(FusedCall(q, k, v, effects, gradients, mask, softmax))
     return out if vectors is None else out + weight_sums @ vectors.values.to(weight_sums.dtype)
+
+
+def describe_mask(layout: Layout, q_len: int, kv_len: int, *, skip_blocks: bool) -> Mask:
+    assert layout.offset is not None
+    return Mask(
+        q_offset=layout.offset,
+        causal=layout.causal,
+        window=effective_window(layout.offset, layout.window, q_len, kv_len),
+        key_mask=layout.real,
+        q_segment_ids=layout.q_segment_ids,
+        k_segment_ids=layout.k_segment_ids,
+        skip_blocks=skip_blocks,
+    )
+
+
+def attend_by_network(call: Call, network: HeadNetwork) -> Tensor:
+    """The output of a call whose ``content_bias`` is a network over heads, beside biases of distance."""
+    heads, q_len, kv_len = call.q.shape[1], call.q.shape[2], call.k.shape[2]
+    first, end = row_blocks.visible_distances(call)
+    distance = torch.arange(first, end, device=call.q.device, dtype=torch.float32)
+    of_hidden, of_logits = network.tables(distance)
+    bias = evaluate_table(call.position, "bias", distance, heads, kv_len)
+    of_logits = of_logits if bias is None else of_logits + bias.expand(heads, -1).T
+    if not is_built_in(call.position):
+        of_logits = limit_finite(of_logits, base_2_factor(call.temperature))
+    return network_ops.network_attention(
+        call.q, call.k, call.v, network.first[:, :heads], network.last, (of_hidden, of_logits), first,
+        network.negative_slope, describe_mask(call.layout, q_len, kv_len, skip_blocks=False),
+        Softmax(call.scale, call.temperature, 0.0, None),
+    )  # fmt: skip
 
 
 def score_effects(

@@ -16,6 +16,7 @@ from whence.attention.fused import packing
 MAX_HEAD_DIM = 256
 LONG_QUERIES = 4096  # number of queries above which a large tile is faster
 BOTH, ONLY_DV, ONLY_DK = 0, 1, 2  # what a pass of the kernel for dk and dv computes
+NETWORK_ROWS = 16  # of a program with a network over heads
 #: pairs of query and key up to which the host is slower than the device; TMA descriptors, which cost host time, pay off above
 FEW_PAIRS = 2**26
 
@@ -181,3 +182,15 @@ def gated_backward_configs(head_dim: int, element_size: int) -> tuple[tuple[Tile
     if element_size == 4:
         return (TileConfig(32, 32, 4, 1), 16), (TileConfig(32, 32, 4, 1), 16)
     return (TileConfig(64, 64, 4, 2), 16), (TileConfig(64, 64, 4, 2), 16)
+
+
+def network_config(heads: int, hidden: int, element_size: int, has_tma: bool) -> TileConfig:
+    """For kernels with a network over heads, of padded sizes: ``block_n`` pairs of one query row at once. Compiled, not measured."""
+    width = max(heads, hidden)
+    if element_size == 4:
+        return TileConfig(NETWORK_ROWS, 32, 8 if heads > 16 else 4)
+    if width > 32:
+        return TileConfig(NETWORK_ROWS, 16, 4)
+    if heads > 16:
+        return TileConfig(NETWORK_ROWS, 32, 4)
+    return TileConfig(NETWORK_ROWS, 64, 4, max_registers=168 if has_tma else None)

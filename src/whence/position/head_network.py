@@ -1,0 +1,74 @@
+"""``HeadNetwork``: a network over the scores of all heads at one pair (``Position.head_network``).
+
+    content_bias_ij = b_ij + last @ f(first @ [z_ij; b_ij] + first_bias) + last_bias        f: leaky ReLU
+
+z are the scores of all heads and b a bias of distance. The part of the first layer that reads b is then a function of distance
+too, so kernels read two tables of distances and apply the rest of the network to the scores alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from whence.errors import usage_error
+from whence.hook_outputs import require_per_head
+
+if TYPE_CHECKING:
+    from whence.position.base import Position
+
+
+@dataclass(frozen=True)
+class HeadNetwork:
+    """The network of the formula. A part that is None is left out."""
+
+    first: Tensor  # [hidden, H]; [hidden, 2 H] with a bias, the columns of the scores first
+    last: Tensor  # [H, hidden]
+    first_bias: Tensor | None = None  # [hidden]
+    last_bias: Tensor | None = None  # [H]
+    negative_slope: float = 0.0  # of the leaky ReLU
+    bias: Position | None = None  # whose hook ``bias`` is b; without a length
+
+    def tables(self, distance: Tensor) -> tuple[Tensor, Tensor]:
+        """What distance adds to the hidden units ``[n, hidden]`` and to the logits ``[n, H]``, in the dtype of n distances.
+
+        >>> import torch
+        >>> from whence.position.alibi import Alibi
+        >>> network = HeadNetwork(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.ones(2, 1), bias=Alibi(2))
+        >>> hidden, logits = network.tables(torch.tensor([0.0, 16.0]))
+        >>> hidden.tolist(), logits.tolist()
+        ([[0.0], [-1.0625]], [[0.0, 0.0], [-1.0, -0.0625]])
+        """
+        heads, dtype, n = self.last.shape[0], distance.dtype, distance.shape[0]
+        hidden = torch.zeros(n, self.first.shape[0], dtype=dtype, device=distance.device)
+        logits = torch.zeros(n, heads, dtype=dtype, device=distance.device)
+        if self.bias is not None:
+            values = require_per_head(type(self.bias).__name__, "bias", self.bias.bias(distance, None), heads, n)
+            b = values.to(dtype).expand(heads, -1).T
+            hidden, logits = b @ self.first[:, heads:].to(dtype).T, b
+        hidden = hidden if self.first_bias is None else hidden + self.first_bias.to(dtype)
+        return hidden, logits if self.last_bias is None else logits + self.last_bias.to(dtype)
+
+
+def require_head_network(mechanism: str, network: object, heads: int | None = None) -> HeadNetwork:
+    """The output of ``head_network`` for a number of query heads; None: for those that it has."""
+    subject = f"{mechanism}.head_network"
+    if not isinstance(network, HeadNetwork):
+        rule, remedy = "it must return HeadNetwork", "return HeadNetwork(first, last), or None where it has none"
+        raise usage_error(subject, f"an output of type {type(network).__name__}", rule, remedy)
+    heads = network.last.shape[0] if heads is None else heads
+    hidden = network.first.shape[0]
+    inputs = heads if network.bias is None else 2 * heads
+    shapes = {"first": (hidden, inputs), "last": (heads, hidden), "first_bias": (hidden,), "last_bias": (heads,)}
+    for name, shape in shapes.items():
+        got = getattr(network, name)
+        if got is not None and got.shape != shape:
+            rule = f"it has shape {list(shape)} for {heads} query heads and {hidden} hidden units"
+            raise usage_error(subject, f"{name} of shape {list(got.shape)}", rule, f"build {mechanism} for these heads")
+    if network.bias is not None and network.bias.effects != {"bias"}:
+        got = f"a bias with {' and '.join(sorted(network.bias.effects)) or 'no effect'}"
+        raise usage_error(subject, got, "it is a function of distance", "pass a Position whose only hook is bias")
+    return network
