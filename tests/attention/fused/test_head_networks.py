@@ -184,7 +184,10 @@ def check_compiled(backend, length, dtype, device, most):
         own = copy.deepcopy(layer)
         y = (torch.compile(own, fullgraph=True, backend=backend) if compiles else own)(x)
         y.float().square().sum().backward()
-        results.append([y.detach(), *(p.grad for p in own.parameters())])
+        # the last bias of the network moves all scores of a row, so its gradient is rounding alone
+        grads = [p.grad for name, p in own.named_parameters() if not name.endswith("network.2.bias")]
+        assert len(grads) == len([*own.parameters()]) - 1
+        results.append([y.detach(), *grads])
     for a, b in zip(*results, strict=True):
         assert (a.float() - b.float()).norm() <= most * (a.float().norm() + 1e-3)
 
