@@ -60,7 +60,7 @@ TARGETS = (
 
 def target_table(record: dict[str, Any]) -> Table:
     """Each target with the largest ratio of its rows, and the variants that have none."""
-    head = ["target", "at most", "largest measured", "result", "not measured"]
+    head = ["target", "at most", "largest measured", "result", "without a time"]
     return head, [_target_row(target, record) for target in TARGETS]
 
 
@@ -78,7 +78,8 @@ def _target_row(target: Target, record: dict[str, Any]) -> list[str]:
             )
             where = f"{label} ({row})" if len(target.rows) > 1 and row not in label else label
             if took is None or of_base is None:
-                missing.append(where)
+                reason = (results.get(variant) or {}).get("left_out", "")  # such as a comparison with float64 that failed
+                missing.append(f"{where}: {reason}" if reason else where)
             else:
                 ratios[where] = took / of_base
     if not ratios:
