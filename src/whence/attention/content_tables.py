@@ -75,9 +75,10 @@ def _why_not_network(part: Position, position: Position, dropout: float) -> str 
     if answer is None:
         return f"{name}.head_network returns None"
     network = require_head_network(name, answer)
-    if network.bias is not None and network.bias.length is not None:
-        bias = f"{type(network.bias).__name__}, which has length={network.bias.length!r}"
-        return f"{name} reads the bias of {bias}, and its kernels read tables of distance alone"
+    for bias in () if network.bias is None else network.bias.parts:
+        if bias.length is not None:
+            described = f"{type(bias).__name__}, which has length={bias.length!r}"
+            return f"{name} reads the bias of {described}, and its kernels read tables of distance alone"
     others = position.effects - {"embed", "rotate", "content_bias", "bias"}
     if others:
         return (
@@ -90,8 +91,9 @@ def _why_not_network(part: Position, position: Position, dropout: float) -> str 
 
 def network_width(position: Position) -> int:
     """The heads or the hidden units of a network over heads, whichever are more; 0 without one."""
-    networks = [part.head_network() for part in position.parts if _has_table(part, "head_network")]
-    return max([0, *[max(x.last.shape) for x in networks if isinstance(x, HeadNetwork)]])
+    part = _tabulated_part(position, "content_bias")
+    network = part.head_network() if part is not None and _has_table(part, "head_network") else None
+    return max(network.last.shape) if isinstance(network, HeadNetwork) else 0
 
 
 def head_network(position: Position, heads: int) -> HeadNetwork | None:

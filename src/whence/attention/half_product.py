@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whence.torch_modes import without_autocast
+
 
 def multiply_in_half(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """``a @ b`` of ``[..., n, m]`` and ``[..., m, p]``, both rounded to ``dtype``: a float32 tensor.
@@ -39,7 +41,10 @@ class _HalfProduct(torch.autograd.Function):
 
 def multiply_to_float32(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of ``[..., n, m]`` and ``[..., m, p]`` of one dtype, without gradients: a float32 tensor."""
-    if not a.is_cuda or a.dtype == torch.float32:  # the same: products of half-precision numbers are exact in float32
-        return a.float() @ b.float()
-    out = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
+    with without_autocast(a):  # a backward pass may run inside autocast, which would round the factors
+        if (
+            not a.is_cuda or a.dtype == torch.float32
+        ):  # the same: products of half-precision numbers are exact in float32
+            return a.float() @ b.float()
+        out = torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32)
     return out.view(*a.shape[:-1], b.shape[-1])

@@ -63,6 +63,11 @@ TABLE_HOOKS = {
 LENGTHS = ("context", "query", "sequence")
 
 
+def _place_of(cls: type, hook: str) -> int:
+    """The place of the class that defines a hook among a class and its bases."""
+    return next(place for place, base in enumerate(cls.__mro__) if hook in base.__dict__)
+
+
 class Position(nn.Module):
     """How position changes attention. Subclass it, override hooks, and run ``whence.check`` on an instance.
 
@@ -110,25 +115,30 @@ class Position(nn.Module):
         for hook in sorted(set(TABLE_HOOKS.values())):  # one term, written in one of several ways
             ways = [*(table for table, term in TABLE_HOOKS.items() if term == hook), hook]
             written = [way for way in ways if way in cls.__dict__]
+            latest = min(_place_of(cls, way) for way in ways)
             if len(written) > 1:
                 rule, remedy = (
                     f"each of them is the whole {hook}",
                     f"write {written[0]} alone, or two classes and their sum",
                 )
                 raise usage_error(f"{cls.__name__}.{written[1]}", f"a class that also has {written[0]}", rule, remedy)
-            for way in ways:  # the parent's does not belong to the new one
-                if written and way not in written and getattr(cls, way) is not getattr(Position, way):
+            for way in ways:  # that of a later base does not belong to the new one
+                if _place_of(cls, way) > latest and getattr(cls, way) is not getattr(Position, way):
                     setattr(cls, way, getattr(Position, way))
         overridden = {hook for hook in (*HOOKS, *TABLE_HOOKS) if getattr(cls, hook) is not getattr(Position, hook)}
         cls._overridden = frozenset(TABLE_HOOKS.get(hook, hook) for hook in overridden)
-        if {"score_scale", "bias"} & cls.__dict__.keys():  # the parent's derivatives are not those of the new hooks
-            for optional in OPTIONAL_HOOKS:
-                if optional not in cls.__dict__:
-                    setattr(cls, optional, getattr(Position, optional))
-        ways_of_content = {"content_bias", *(table for table, term in TABLE_HOOKS.items() if term == "content_bias")}
         for optional in OPTIONAL_CONTENT_HOOKS:
-            if ways_of_content & cls.__dict__.keys() and optional not in cls.__dict__:
-                setattr(cls, optional, getattr(Position, optional))
+            if optional in cls.__dict__ and "content_bias" not in cls._overridden:
+                rule = f"{optional} is another form of content_bias, for kernels, and has no effect alone"
+                raise usage_error(
+                    f"{cls.__name__}.{optional}", "a class without content_bias", rule, "write content_bias too"
+                )
+        of_content = ("content_bias", *(table for table, term in TABLE_HOOKS.items() if term == "content_bias"))
+        for hooks, others in ((("score_scale", "bias"), OPTIONAL_HOOKS), (of_content, OPTIONAL_CONTENT_HOOKS)):
+            latest = min(_place_of(cls, hook) for hook in hooks)
+            for optional in others:  # those of a later base, such as derivatives, are not those of the new hooks
+                if _place_of(cls, optional) > latest:
+                    setattr(cls, optional, getattr(Position, optional))
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()

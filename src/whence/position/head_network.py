@@ -8,6 +8,7 @@ too, so kernels read two tables of distances and apply the rest of the network t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,22 @@ def require_head_network(mechanism: str, network: object, heads: int | None = No
     if not isinstance(network, HeadNetwork):
         rule, remedy = "it must return HeadNetwork", "return HeadNetwork(first, last), or None where it has none"
         raise usage_error(subject, f"an output of type {type(network).__name__}", rule, remedy)
+    for name in ("first", "last", "first_bias", "last_bias"):
+        x, optional = getattr(network, name), name.endswith("bias")
+        if not (x is None and optional) and not (isinstance(x, Tensor) and x.is_floating_point()):
+            got = f"{name} of type {type(x).__name__ if not isinstance(x, Tensor) else x.dtype}"
+            rule = "it is a tensor of floating point numbers" + (", or None" if optional else "")
+            raise usage_error(subject, got, rule, f"pass {name}=torch.tensor([...]) or a parameter")
+    if not isinstance(network.negative_slope, int | float) or not math.isfinite(network.negative_slope):
+        rule = "kernels read it as one finite number, which does not learn"
+        remedy = "pass a Python float; where it learns, leave head_network out"
+        raise usage_error(subject, f"negative_slope={network.negative_slope!r}", rule, remedy)
+    if not hasattr(network.bias, "effects") and network.bias is not None:
+        got = f"a bias of type {type(network.bias).__name__}"
+        raise usage_error(subject, got, "it is a function of distance", "pass a Position whose only hook is bias")
+    if network.first.ndim != 2 or network.last.ndim != 2:
+        got = f"first of shape {list(network.first.shape)} and last of shape {list(network.last.shape)}"
+        raise usage_error(subject, got, "they are [hidden, H] and [H, hidden]", "pass matrices, as torch.nn.Linear has")
     heads = network.last.shape[0] if heads is None else heads
     hidden = network.first.shape[0]
     inputs = heads if network.bias is None else 2 * heads

@@ -16,9 +16,9 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from whence.attention.fused.compiled_launcher import KNOWN_VERSIONS, VERSION
 
-MAX_FORMS = 64  # with a cache, the number of keys differs from call to call
-#: kept with their addresses, 2 KB each. One training step of a model with 80 layers that share a mechanism needs 1,300
-MAX_KEPT = 2048
+MAX_FORMS = 1024  # with a cache, the number of keys differs from call to call
+#: kept with their addresses, 2 KB each, for each device. A training step of a model with 80 layers needs 1,300
+MAX_KEPT = 4096
 
 
 def build_descriptor(x: Tensor, rows: int, columns: int) -> TensorDescriptor:

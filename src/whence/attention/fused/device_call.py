@@ -15,9 +15,10 @@ from torch import Tensor
 
 from whence.attention.fused import gluon_launch, packing, tile_configs
 from whence.attention.fused.clock_terms import BY_BLOCK, EXACT, split_clock
-from whence.attention.fused.descriptors import Descriptors
+from whence.attention.fused.descriptors import build_descriptor
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.fused_call import FusedCall, Mask, ScoreEffects
+from whence.attention.fused.ops import operator_facts
 from whence.attention.fused.packing import (
     TABLE_PADDING,
     align,
@@ -98,8 +99,8 @@ class CallFacts:
         }  # fmt: skip
         self._choose_tiles(e)
         self.launches: dict[tuple[Any, ...], DirectLaunch] = {}
-        self.descriptors = Descriptors(self.device)
-        self.gluon_descriptors = Descriptors(self.device, gluon_launch.describe)
+        self.descriptors = operator_facts.descriptors(self.device, build_descriptor)
+        self.gluon_descriptors = operator_facts.descriptors(self.device, gluon_launch.describe)
 
     def _choose_tiles(self, e: ScoreEffects) -> None:
         sizes, by_pair = (self.max_block_d, self.element_size), e.num_knots >= 0

@@ -16,10 +16,11 @@ from whence.attention.fused import gluon_launch, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
 from whence.attention.fused.backward_dq import backward_dq_kernel, scale_rows_kernel
 from whence.attention.fused.decode import combine_kernel, max_splits, split_k_kernel, split_keys
-from whence.attention.fused.descriptors import Descriptors
+from whence.attention.fused.descriptors import build_descriptor
 from whence.attention.fused.direct_launch import DirectLaunch
 from whence.attention.fused.forward import forward_kernel
 from whence.attention.fused.launch import SCALED_ROWS, SPLIT_BITS
+from whence.attention.fused.ops import operator_facts
 from whence.attention.fused.packing import (
     NUM_SLOTS,
     TABLE_PADDING,
@@ -90,9 +91,8 @@ class Plan:
             "CAUSAL": a.causal, "HAS_SEGMENTS": call.mask is not None, "HAS_DROPOUT": a.dropout > 0,
             "INPUT_PRECISION": "tf32x3" if exact else "tf32",
         }  # fmt: skip
-        kv_len = (
-            k.shape[2] if a.cache is None else max(keys, tile_configs.FEW_KEYS + 1)
-        )  # a plan of a cache has one kernel
+        # a plan of a cache has one kernel for every number of keys
+        kv_len = k.shape[2] if a.cache is None else max(keys, tile_configs.FEW_KEYS + 1)
         self.few_queries = tile_configs.splits_keys(
             self.q_len, kv_len, self.group_size, self.max_block_d, self.element_size
         )
@@ -116,8 +116,8 @@ class Plan:
         self._lse_shape = (2 if tables.has_bias else 1, self.batch, self.heads, self.lse_stride)
         self._fills_lse = self._needs_filled_lse(self.forward_tile.block_m)
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
-        self._descriptors = Descriptors(self.device)
-        self._gluon_descriptors = Descriptors(self.device, gluon_launch.describe)
+        self._descriptors = operator_facts.descriptors(self.device, build_descriptor)
+        self._gluon_descriptors = operator_facts.descriptors(self.device, gluon_launch.describe)
         self._launches: dict[Any, DirectLaunch] = {}  # by the facts that differ between calls of the signature
 
     def _extent(self, kv_len: int, offset: int) -> Extent:

@@ -268,9 +268,8 @@ def backward_dq(
     tile = call.dq_tile(sum(needed.num_derivatives), sum(needed.dense))
     blocks = ceil_div(call.q_len, tile.block_m)
     dq = torch.empty_like(call.q)
-    fills_delta = call.fills_delta(tile) or (
-        gluon and call.has_padding_rows
-    )  # for padding rows that other kernels read
+    # other kernels read padding rows that this one does not write
+    fills_delta = call.fills_delta(tile) or (gluon and call.has_padding_rows)
     delta = torch.zeros_like(lse) if fills_delta else torch.empty_like(lse)
     partial_sums = lse.new_empty(call.batch, call.heads, blocks, NUM_SLOTS) if needed.any_parameter else None
     table_sums, bias_grad_offset = None, call.batch * call.heads * call.table_stride

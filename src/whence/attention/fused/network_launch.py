@@ -1,7 +1,7 @@
 """Launches of the kernels for a network over heads (see ``network_kernels``): blocks of query rows, forward and backward.
 
-A block's scores are a matrix product in memory, ``MAX_SCORES`` numbers in float32 at most, or one row. The kernels then make logits
-and weights of them. The backward pass computes the scores again. Memory beside the block is linear in length.
+A block's scores are a matrix product in memory, ``MAX_SCORES`` numbers in float32 at most, or ``MIN_ROWS`` rows of a sequence. The
+kernels then make logits and weights of them. The backward pass computes the scores again. Memory beside the block is linear in length.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from whence.attention.fused.packing import ceil_div, empty_output, next_power_of
 from whence.attention.half_product import multiply_to_float32
 
 MAX_SCORES = 1 << 25  # 128 MiB of float32; with fewer, the last programs of a block leave a large GPU idle
+MIN_ROWS = 64  # of a block, even if it has more scores then: every block reads all keys again
 MAX_ROWS = 512  # with more, a block holds many keys that causality hides
 SOFTMAX_BLOCK = 1024  # keys of a row at once
 FLAGS = ("CAUSAL", "HAS_WINDOW", "HAS_SEGMENTS", "INPUT_PRECISION")
@@ -54,8 +55,8 @@ class Block(NamedTuple):
 
 def split_rows(call: DeviceCall) -> list[Block]:
     """The blocks of a call; blocks whose rows see no key have none."""
-    rows = max(MAX_SCORES // (call.batch * call.heads * call.kv_len), 1)
-    rows = min(rows // tile_configs.NETWORK_ROWS * tile_configs.NETWORK_ROWS or rows, MAX_ROWS)
+    rows = MAX_SCORES // max(1, call.batch * call.heads * call.kv_len) // tile_configs.NETWORK_ROWS
+    rows = min(max(rows * tile_configs.NETWORK_ROWS, MIN_ROWS), MAX_ROWS)
     blocks, offset, window = [], call.mask.q_offset, call.mask.window
     for start in range(0, call.q_len, rows):
         end = min(start + rows, call.q_len)

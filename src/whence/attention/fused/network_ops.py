@@ -77,16 +77,40 @@ def _describe(arguments: tuple[Any, ...]) -> tuple[FusedCall, DeviceCall, Networ
     return call, on_device, Network(*layers, *tables, first_distance, negative_slope)
 
 
+def _split_batch(arguments: tuple[Any, ...]) -> list[tuple[slice, tuple[Any, ...]]]:
+    """Sequences that are computed together, so that a block of rows has enough of them; and their arguments."""
+    from whence.attention.fused.network_launch import MAX_SCORES, MIN_ROWS
+
+    q, k = arguments[:2]
+    batch = q.shape[0]
+    together = max(1, MAX_SCORES // max(1, q.shape[1] * k.shape[2] * MIN_ROWS))
+    parts = []
+    for start in range(0, max(1, batch), together):
+        rows = slice(start, min(batch, start + together))
+        tensors = (*(x[rows] for x in arguments[:3]), *arguments[3:NUM_DIFFERENTIABLE])
+        masks = (x if x is None or x.shape[0] != batch else x[rows] for x in arguments[NUM_DIFFERENTIABLE:NUM_TENSORS])
+        parts.append((rows, (*tensors, *masks, *arguments[NUM_TENSORS:])))
+    return parts
+
+
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and for each row its largest base-2 logit and the sum of the exponentials."""
     from whence.attention.fused import network_launch
 
     with device_of(arguments[0]):
-        call, on_device, network = _describe(arguments)
-        out, top, total = network_launch.forward(on_device, network)
-    if on_device.q is not call.q or on_device.v is not call.v:
-        out = copy_into(empty_output(call.q, call.v), out)
-    return out, top, total
+        results = []
+        for _, part in _split_batch(arguments):
+            call, on_device, network = _describe(part)
+            out, top, total = network_launch.forward(on_device, network)
+            if on_device.q is not call.q or on_device.v is not call.v:
+                out = copy_into(empty_output(call.q, call.v), out)
+            results.append((out, top, total))
+        if len(results) == 1:
+            return results[0]
+        whole = _forward_shapes(*arguments)
+        for x, parts in zip(whole, zip(*results, strict=True), strict=True):
+            torch.cat(parts, out=x) if x.is_contiguous() else x.copy_(torch.cat(parts))
+    return whole
 
 
 def _backward(grad_out: Tensor, out: Tensor, top: Tensor, total: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -94,14 +118,22 @@ def _backward(grad_out: Tensor, out: Tensor, top: Tensor, total: Tensor, *rest: 
     from whence.attention.fused import network_launch
 
     *arguments, learns = rest
+    results = []
     with device_of(arguments[0]):
-        call, on_device, network = _describe(tuple(arguments))
-        dq, dk, dv, *others = network_launch.backward(
-            on_device, network, align(grad_out), align(out), top, total, learns
-        )
-    three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
-    dq, dk, dv = (d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three)
-    return dq, dk, dv, *others
+        for rows, part in _split_batch(tuple(arguments)):
+            call, on_device, network = _describe(part)
+            statistics = (top, total)
+            if rows.stop - rows.start < top.shape[0]:  # a slice may begin where Triton would compile another kernel
+                statistics = (top[rows].clone(), total[rows].clone())
+            of_rows = (align(grad_out[rows]), align(out[rows]), *statistics)
+            dq, dk, dv, *sums = network_launch.backward(on_device, network, *of_rows, learns)
+            three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
+            results.append((*(d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three), *sums))
+    if len(results) == 1:
+        return results[0]
+    columns = [*zip(*results, strict=True)]
+    joined = (torch.empty_like(x).copy_(torch.cat(d)) for x, d in zip(arguments[:3], columns, strict=False))
+    return *joined, *(torch.stack(x).sum(0) for x in columns[3:])
 
 
 def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,6 +7,7 @@ work out once per signature is kept by their registration and not by a position;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from whence.attention.fused.packing import (
 )
 
 if TYPE_CHECKING:
+    from whence.attention.fused.descriptors import Descriptors
     from whence.attention.fused.device_call import CallFacts, DeviceCall
 
 DEVICES = ("cpu", "cuda")
@@ -62,6 +64,15 @@ class OperatorFacts:
 
     def __init__(self) -> None:
         self.kept: dict[tuple[Any, ...], CallFacts] = {}
+        self._descriptors: dict[tuple[Any, ...], Descriptors] = {}
+
+    def descriptors(self, device: torch.device, build: Callable[..., Any]) -> Descriptors:
+        """The one bounded store of TMA descriptors of a device, for the operator and all plans."""
+        from whence.attention.fused.descriptors import Descriptors
+
+        if (device, build) not in self._descriptors:
+            self._descriptors[device, build] = Descriptors(device, build)
+        return self._descriptors[device, build]
 
     def describe(self, call: FusedCall, arguments: tuple[Any, ...], unread: Tensor | None = None) -> DeviceCall:
         """The call on the device; ``arguments`` are its flat form. ``unread``: see ``DeviceCall``."""

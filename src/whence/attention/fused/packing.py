@@ -14,9 +14,8 @@ TABLE_PADDING = 256  # zero entries before and after a packed table: a tile may 
 NUM_SLOTS, SLOPE_SLOT, AMPLITUDE_SLOT = 8, 4, 5
 IS_AMD = torch.version.hip is not None  # kernels compile for gfx942 and have not run there; the backend refuses it
 TMA_SHARED_MEMORY = 227 * 1024  # bytes per program on GPUs with TMA for which tiles are made
-MAX_DECODE_QUERIES = (
-    16  # up to this number of queries, the split-k decode kernels read many keys, and no block is skipped
-)
+#: up to this number of queries, the split-k decode kernels read many keys, and no block is skipped
+MAX_DECODE_QUERIES = 16
 
 
 def base_2_factor(temperature: float) -> float:
