@@ -1,21 +1,24 @@
 """Few kinds of heads, each with its formula.
 
-Heads whose own formula is ``no effect`` are one kind. The others are clustered by the correlation of their curves
-(average linkage). Of all cuts of the tree into at most ``max_kinds`` the one with the shortest description is chosen: a
-kind shares the parameters of its shapes, and each head has an amplitude of its own, so heads that differ only in strength
-are cheaper together. Accurate curves of many heads would otherwise get almost a formula each.
+Heads whose own formula is ``no effect`` are one kind. The others start as kinds of their own, and the two kinds whose
+description grows least when they share a formula are merged, again and again. Of all these partitions into at most ``max_kinds`` the one
+with the shortest description is chosen: a kind shares the parameters of its shapes, and each head has an amplitude of its own, of either
+sign. So heads that differ only in strength are cheaper together, and a sum of two shapes that contains the formulas of two kinds is not:
+each of its heads pays for two amplitudes. The limit may force heads of different formulas together. Accurate curves of many heads
+would otherwise get almost a formula each.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
 
 from whence.discover.curves import Curves
-from whence.discover.fitting import NO_EFFECT
-from whence.discover.naming import Naming, name_formula
+from whence.discover.fitting import NO_EFFECT, Problem, list_candidates
+from whence.discover.naming import EVIDENCE, Naming, count_formulas, head_bits, name_formula, shared_bits
 
 MAX_KINDS = 6
 
@@ -72,24 +75,61 @@ def _name_null(curves: Curves, heads: tuple[int, ...]) -> Naming:
 def _choose_groups(
     curves: Curves, heads: list[int], alone: dict[int, Naming], pairs: bool, max_kinds: int
 ) -> dict[tuple[int, ...], Naming]:
+    """The partition of heads with the shortest description among those that merging gives."""
     namings: dict[tuple[int, ...], Naming] = {(head,): alone[head] for head in heads}
     if len(heads) < 2:
         return namings
-    shapes = curves.mean[heads] - curves.mean[heads].mean(1, keepdims=True)
-    tree = linkage(shapes / np.linalg.norm(shapes, axis=1, keepdims=True), "average")
-    cuts = []
-    for kinds in range(min(max_kinds, len(heads)), 0, -1):
-        labels = fcluster(tree, kinds, "maxclust")
-        groups = [
-            tuple(h for h, own in zip(heads, labels, strict=True) if own == label) for label in sorted(set(labels))
-        ]
-        for group in groups:
-            if group not in namings:
-                namings[group] = name_formula(curves, group, pairs=pairs)
-        cuts.append(groups)
-    best = min(cuts, key=lambda groups: _total_bits(groups, namings))
+    partitions = [groups for groups in _merge_heads(curves, heads, alone, pairs) if len(groups) <= max_kinds]
+    for group in {group for groups in partitions for group in groups}:
+        if group not in namings:
+            namings[group] = name_formula(curves, group, pairs=pairs)
+    best = min(partitions, key=lambda groups: _total_bits(groups, namings))
     return {group: namings[group] for group in best}
 
 
+def _merge_heads(
+    curves: Curves, heads: list[int], alone: dict[int, Naming], pairs: bool
+) -> Iterator[list[tuple[int, ...]]]:
+    """Partitions of heads: each head alone first, then with two groups merged in each step, to one group of all.
+
+    A group's description is that by the best of all formulas that were found for single heads, with their parameters. The two
+    groups whose description grows least when they share a formula are merged.
+    """
+    problem = Problem(curves, heads)
+    counts = count_formulas([c for c in list_candidates(curves.hook) if pairs or len(c.shapes) < 2])
+    fits = [one.fit for head in heads for one in alone[head].ranking]
+    formulas = list(dict.fromkeys((fit.candidate, fit.parameters) for fit in fits if fit.candidate.shapes))
+    sums = [head_bits(problem, candidate, problem.residual_sums(candidate, own)) for candidate, own in formulas]
+    by_head = np.stack(sums, 1)  # [heads, formulas]
+    # bits of a group beside those of its heads, by its number of heads
+    knots = len(curves.distances)
+    shared = [
+        [shared_bits(candidate, n * knots, counts) for candidate, _ in formulas] for n in range(1, len(heads) + 1)
+    ]
+    shared_rows = np.array(shared)
+
+    def bits(members: tuple[int, ...]) -> float:
+        return float((by_head[list(members)].sum(0) + shared_rows[len(members) - 1]).min()) - EVIDENCE
+
+    groups: list[tuple[int, ...]] = [(number,) for number in range(len(heads))]
+    own = {group: bits(group) for group in groups}
+    growth = {pair: bits(sum(pair, ())) - own[pair[0]] - own[pair[1]] for pair in itertools.combinations(groups, 2)}
+    yield [tuple(heads[member] for member in group) for group in groups]
+    while growth:
+        first, second = min(growth, key=lambda pair: (growth[pair], pair))
+        merged = tuple(sorted(first + second))
+        own[merged] = bits(merged)
+        groups = [group for group in groups if group not in (first, second)]
+        growth = {pair: value for pair, value in growth.items() if not {first, second} & set(pair)}
+        growth |= {(group, merged): bits(group + merged) - own[group] - own[merged] for group in groups}
+        groups.append(merged)
+        yield [tuple(heads[member] for member in group) for group in groups]
+
+
 def _total_bits(groups: list[tuple[int, ...]], namings: dict[tuple[int, ...], Naming]) -> float:
-    return sum(namings[group].ranking[0].bits for group in groups)
+    """The description length of a partition of heads with an effect.
+
+    ``EVIDENCE`` speaks against any effect. Each of these heads has met it alone, so it must not count by kinds: it would favor few.
+    """
+    ranked = [namings[group].ranking[0] for group in groups]
+    return sum(one.bits - (EVIDENCE if one.fit.candidate.shapes else 0.0) for one in ranked)
