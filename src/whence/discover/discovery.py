@@ -126,15 +126,14 @@ def name_curves(
 def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None) -> dict[str, Any]:
     # with the learned distances themselves, where a short period would fall between the points
     fine = np.union1d(np.geomspace(1, 1 + curves.distances[-1], FINE) - 1, curves.distances)
-    strongest = max(kind.heads, key=lambda head: float(np.ptp(curves.mean[head])))
-    row = kind.heads.index(strongest)
+    row = kind.shown_row
     shown = {
         "heads": list(kind.heads),
         "label": kind.label_heads(heads if heads < curves.heads else None),
         "name": kind.name,
-        "strongest": strongest,
+        "strongest": kind.shown_head,
         "formula": kind.naming.fit.describe(row),
-        "values": kind.naming.fit.values,
+        "values": kind.naming.fit.head_values(row),
         "ranking": [
             {
                 "name": one.fit.name, "formula": one.fit.describe(row), "bits": one.bits, "held_out": one.held_out,
@@ -146,7 +145,7 @@ def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None
         "fitted": {"distances": fine.tolist(), "values": kind.naming.fit.evaluate(fine).tolist()},
     }  # fmt: skip
     if search is not None:
-        shown["challenger"] = challenge(curves, strongest, kind.naming.fit, search)
+        shown["challenger"] = challenge(curves, kind.shown_head, kind.naming.fit, search)
     return json.loads(json.dumps(shown))
 
 

@@ -134,12 +134,16 @@ class Fit:
 
     @property
     def values(self) -> dict[str, float]:
-        """Shape parameters by name, and what softmax sees of the first head's offset and amplitudes.
+        """``head_values`` of the first head."""
+        return self.head_values(0)
+
+    def head_values(self, head: int) -> dict[str, float]:
+        """Shape parameters by name, and what softmax sees of the offset and the amplitudes of one of the heads.
 
         ``amplitude`` of a bias. Of a scale with a floor, ``strength``: the amplitude in units of the offset.
         """
         named = dict(zip(self.candidate.parameters, self.parameters, strict=True))
-        offset, *amplitudes = self.coefficients[0]
+        offset, *amplitudes = self.coefficients[head]
         if self.hook == "scale":
             amplitudes = [a / offset for a in amplitudes] if self.candidate.offset else []
         label = "amplitude" if self.hook == "bias" else "strength"

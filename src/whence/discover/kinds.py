@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,10 +25,21 @@ MAX_KINDS = 6
 
 @dataclass(frozen=True)
 class Kind:
-    """Heads of one formula."""
+    """Heads of one formula. Each has amplitudes of its own; texts show those of ``strongest``."""
 
     heads: tuple[int, ...]
     naming: Naming
+    strongest: int | None = None  # the head whose curve has the largest range; None for the first
+
+    @property
+    def shown_head(self) -> int:
+        """The head whose amplitudes ``describe``, the generated file and the report show."""
+        return self.heads[0] if self.strongest is None else self.strongest
+
+    @property
+    def shown_row(self) -> int:
+        """The row of ``shown_head`` in the coefficients of the fit."""
+        return self.heads.index(self.shown_head)
 
     @property
     def name(self) -> str:
@@ -43,8 +54,11 @@ class Kind:
         return "; ".join(f"layer {layer}, head{'s' if len(o) > 1 else ''} {', '.join(o)}" for layer, o in own.items())
 
     def describe(self, heads: int | None = None) -> str:
-        """The heads and the formula of the first of them."""
-        return f"{self.label_heads(heads)}: {self.name}; {self.naming.fit.describe()}"
+        """The heads and the formula of the strongest of them, the one with the largest range; each head has its own amplitude."""
+        text = f"{self.label_heads(heads)}: {self.name}; {self.naming.fit.describe(self.shown_row)}"
+        if len(self.heads) == 1 or self.name == NO_EFFECT:
+            return text
+        return f"{text} in {replace(self, heads=(self.shown_head,)).label_heads(heads)}"
 
 
 def discover(curves: Curves, *, pairs: bool = True, max_kinds: int = MAX_KINDS) -> list[Kind]:
@@ -59,9 +73,10 @@ def discover(curves: Curves, *, pairs: bool = True, max_kinds: int = MAX_KINDS) 
     without = tuple(head for head, naming in alone.items() if naming.name == NO_EFFECT)
     active = [head for head in alone if head not in without]
     groups = _choose_groups(curves, active, alone, pairs, max_kinds)
-    kinds = [Kind(group, naming) for group, naming in groups.items()]
     if without:
-        kinds.append(Kind(without, alone[without[0]] if len(without) == 1 else _name_null(curves, without)))
+        groups[without] = alone[without[0]] if len(without) == 1 else _name_null(curves, without)
+    ranges = np.ptp(curves.mean, axis=1)
+    kinds = [Kind(group, naming, max(group, key=lambda head: ranges[head])) for group, naming in groups.items()]
     return sorted(kinds, key=lambda kind: (-len(kind.heads), kind.heads))
 
 

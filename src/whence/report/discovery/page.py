@@ -18,6 +18,7 @@ from whence.report.probe.tables import table
 
 STYLE = """.band { fill: var(--c); opacity: .16; } .small-multiples { display: grid; gap: .8rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
 .formula { overflow-wrap: anywhere; } .ranking { min-width: 0; } .ranking tbody th { white-space: normal; }"""
+NO_EFFECT = "no effect"
 HOOKS = {"bias": "Added to the score", "scale": "Multiplied with the score"}
 
 
@@ -74,9 +75,12 @@ def _kind(hook: str, curves: dict[str, Any], kind: dict[str, Any], record: dict[
         if others
         else ""
     )
+    formula = kind["formula"]
+    if others and kind["name"] != NO_EFFECT:
+        formula += f" in {label_head(kind['strongest'], heads)}, the strongest; each head has its own amplitude"
     return (
         f"<h3>{html.escape(kind['name'].capitalize())}</h3><p>{html.escape(kind['label'].capitalize())}.</p>"
-        f'<div class="figures"><figure class="figure">{chart}<figcaption class="formula">{html.escape(kind["formula"])}</figcaption></figure>'
+        f'<div class="figures"><figure class="figure">{chart}<figcaption class="formula">{html.escape(formula)}</figcaption></figure>'
         f'<div class="ranking">{_ranking(kind)}{_challenger(kind)}</div></div>{more}'
     )
 
