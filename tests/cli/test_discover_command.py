@@ -72,6 +72,7 @@ def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, m
     assert f"writes it again: whence discover {' '.join(SMALL)}" in without.stderr and not edited.exists()
     shown = run_whence("discover", *SMALL, "--no-compare")
     assert f"report without a comparison: {document['report']}" in shown.stdout and "naming" not in shown.stderr
+    assert f"compare --heads 2 --position {document['mechanism']}:Discovered --position rotary\n" in shown.stdout
     edited.write_text(edited.read_text() + "# mine\n")
     refused = run_whence("discover", *SMALL)
     assert refused.returncode == 2 and "edited" in refused.stderr and "rename your file" in refused.stderr

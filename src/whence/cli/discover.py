@@ -52,7 +52,9 @@ whence discover --data book.txt --tokens bytes --context 64
 
 whence discover --model smollm2
 
-whence compare --position build/discover/NAME/discovered.py:Discovered --position rotary
+whence compare --heads 4 --position build/discover/NAME/discovered.py:Discovered --position rotary
+
+The mechanism has the number of heads that it was learned with, which --heads repeats; the command prints it at its end.
 
 Tasks: lm (language modelling on Python's help topics), retrieval, and every other task of whence compare."""
 
@@ -286,7 +288,9 @@ def print_answer(record: dict[str, Any], mechanism: Path) -> None:
         for kind in curves["kinds"]:
             if kind.get("challenger", {}).get("wins"):
                 print(f"{kind['label'].capitalize()}: {describe_challenger(kind)}")
+    heads = f"--heads {record['heads']} " if record["heads"] > 1 else ""
     print(f"mechanism: {mechanism}")
+    print(f"to compare it: whence compare {heads}--position {mechanism}:Discovered --position rotary")
 
 
 def finish(record: dict[str, Any], place: Path, folders: list[Path], results: dict[str, Any]) -> None:
