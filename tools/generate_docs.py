@@ -63,11 +63,21 @@ def short_names() -> str:
     return markdown(["short name", "stands for"], rows)
 
 
+#: what ``Backend.effects`` does not say: effects that a backend takes in part
+PARTLY = {
+    ("flex", "content_bias"): "content_bias of a function of `from_score_mod` alone",
+    ("triton", "content_bias"): "content_bias as a table",
+    ("triton", "value_bias"): "value_bias as a table",
+}
+
+
 def backends() -> str:
     rows = []
     for name, s in BACKENDS.items():
         effects = ", ".join(
-            h for h in ("score_scale", "bias", "content_bias", "value_bias", "sink", "clock") if h in s.effects
+            PARTLY.get((name, h), h)
+            for h in ("score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
+            if h in s.effects or (name, h) in PARTLY
         )
         weights = "yes" if s.returns_weights else "no"
         rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.tracing, s.devices, s.dtypes])
