@@ -34,7 +34,7 @@ from whence.attention.backends import BACKENDS
 from whence.lab.results import collect_findings, collect_study, load_study
 from whence.lab.study import PERCENT_METRICS
 from whence.mend.catalogue import CURES
-from whence.position.catalogue import CATALOGUE, SHORT_NAMES
+from whence.position.catalogue import CATALOGUE, SHORT_NAMES, describe_learning
 from whence.probe.findings import findings as probe_findings
 from whence.report.comparison.verdicts import headline
 from whence.report.image_files import write_png
@@ -53,6 +53,9 @@ def mechanisms() -> str:
         position = entry.make(4, 16)
         acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "none"
         learns = "learnable" if position.trainable else "fixed"
+        remark = describe_learning(position)
+        if remark:
+            learns += ", with `learnable=True`" if position.trainable and remark.startswith("learns") else f"; {remark}"
         keys = "past keys only" if position.causal_only else "all keys"
         rows.append([f"`{entry.name}`", entry.idea, acts, learns, keys, entry.source])
     return markdown(["mechanism", "idea", "effect", "parameters", "defined for", "source"], rows)

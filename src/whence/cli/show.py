@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from whence.cli.json_output import JsonOption, json_document
+
+if TYPE_CHECKING:
+    from whence.position import Position
 
 HELP = "Draw how a position changes attention."
 EXAMPLES = """Examples:
@@ -38,4 +41,24 @@ def show(
         draw(built).savefig(part, format=out.suffix[1:].lower())
     parameters = sum(parameter.numel() for parameter in built.parameters())
     results.update(position=repr(built), effects=sorted(built.effects), parameters=parameters, image=out)
-    print(f"{built}\nimage: {out}")
+    print(f"{built}\n{describe_parameters(built)}\nimage: {out}")
+
+
+def describe_parameters(position: Position) -> str:
+    """How many numbers a mechanism learns, and how its argument ``learnable`` changes that.
+
+    >>> from whence import Alibi, Rotary
+    >>> describe_parameters(Rotary()), describe_parameters(Alibi(4))
+    ('learns nothing', 'learns nothing; Alibi learns with learnable=True')
+    """
+    from whence.position.catalogue import describe_learning
+
+    count = sum(parameter.numel() for parameter in position.parameters() if parameter.requires_grad)
+    learns = f"learns {count} number{'s' if count != 1 else ''}" if count else "learns nothing"
+    remarks = {
+        type(part).__name__: describe_learning(part).replace("`", "").replace("fixed", "is fixed")
+        for part in position.parts
+    }
+    learning = {type(part).__name__: part.trainable for part in position.parts}  # what is so already is not said
+    told = [f"{name} {text}" for name, text in remarks.items() if text and text.startswith("learns") != learning[name]]
+    return "; ".join([learns, *told])
