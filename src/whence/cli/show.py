@@ -12,8 +12,10 @@ from whence.cli.json_output import JsonOption, json_document
 if TYPE_CHECKING:
     from whence.position import Position
 
-HELP = "Draw how a position changes attention."
+HELP = "Draw how a position changes attention. Without one, list the mechanisms."
 EXAMPLES = """Examples:
+
+whence show
 
 whence show alibi
 
@@ -22,7 +24,13 @@ whence show "Rotary() + Epar(learnable=True)" --heads 4 --out both.png"""
 
 def show(
     ctx: typer.Context,
-    position: Annotated[str, typer.Argument(help="Short name, expression, module:Class or ./file.py:Class.")],
+    position: Annotated[
+        str | None,
+        typer.Argument(
+            help="Short name, expression, module:Class or ./file.py:Class. Without it, the short names are listed.",
+            show_default=False,
+        ),
+    ] = None,
     heads: Annotated[int, typer.Option(help="Number of heads.", min=1)] = 4,
     head_dim: Annotated[int, typer.Option(help="Head dimension.", min=2)] = 16,
     context: Annotated[int, typer.Option(help="Context length.", min=2)] = 64,
@@ -35,6 +43,13 @@ def show(
     from whence.report.image_files import require_image_path
 
     results = ctx.with_resource(json_document("show", as_json))
+    if position is None:
+        listed = list_mechanisms()
+        results.update(mechanisms=[{"name": name, "expression": text, "idea": idea} for name, text, idea in listed])
+        width = max(len(name) for name, _, _ in listed)
+        print("\n".join(f"{name:{width}}  {idea}" for name, _, idea in listed))
+        print("\nwhence show NAME draws one; whence compare --position NAME trains with it.")
+        return
     require_image_path(out)
     built = build_position(position, ModelDims(heads, head_dim, heads * head_dim, context))
     with replace_file(out) as part:
@@ -42,6 +57,20 @@ def show(
     parameters = sum(parameter.numel() for parameter in built.parameters())
     results.update(position=repr(built), effects=sorted(built.effects), parameters=parameters, image=out)
     print(f"{built}\n{describe_parameters(built)}\nimage: {out}")
+
+
+def list_mechanisms() -> list[tuple[str, str, str]]:
+    """The short name of every mechanism, what it stands for, and its idea.
+
+    >>> list_mechanisms()[0]
+    ('none', 'NoPosition()', 'no position; a decoder learns order from the causal mask alone')
+    """
+    from whence.position.catalogue import CATALOGUE, SHORT_NAMES
+
+    ideas: dict[str, str] = {}
+    for entry in CATALOGUE:
+        ideas.setdefault(entry.name.partition(",")[0], entry.idea)  # the first of several forms
+    return [(name, text, ideas[text.partition("(")[0]]) for name, text in SHORT_NAMES.items()]
 
 
 def describe_parameters(position: Position) -> str:
