@@ -280,9 +280,11 @@ def check_mechanism(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def print_answer(record: dict[str, Any], mechanism: Path) -> None:
-    from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness
+    from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness, warn_unlearned
 
     print(describe_smoothness(record))
+    if warning := warn_unlearned(record):
+        print(f"warning: {warning}")
     print("\n".join(answer(record)))
     for curves in record["hooks"].values():
         for kind in curves["kinds"]:

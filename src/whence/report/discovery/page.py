@@ -11,7 +11,13 @@ from whence.report.comparison.page import claims_section
 from whence.report.comparison.units import choose_units
 from whence.report.comparison.verdicts import verdict_section
 from whence.report.discovery.charts import head_chart
-from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness, label_head
+from whence.report.discovery.sentences import (
+    answer,
+    describe_challenger,
+    describe_smoothness,
+    label_head,
+    warn_unlearned,
+)
 from whence.report.formatting import format_number
 from whence.report.html_page import provenance_section, render_page
 from whence.report.probe.tables import table
@@ -44,9 +50,11 @@ def page(findings: dict[str, Any]) -> str:
 def _answer(findings: dict[str, Any]) -> str:
     record = findings["record"]
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in answer(record))
+    warning = warn_unlearned(record)
+    warned = f'<p class="warning">{html.escape(warning)}</p>' if warning else ""
     return (
         '<section class="verdict" aria-labelledby="answer"><h2 id="answer">Which formula did the heads learn?</h2>'
-        f'<ul class="formula">{lines}</ul><p>{html.escape(describe_smoothness(record))}</p></section>'
+        f'{warned}<ul class="formula">{lines}</ul><p>{html.escape(describe_smoothness(record))}</p></section>'
     )
 
 
