@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import generate_docs as docs
+from whence import QueryTable, WhenceError, explain
 
 ROOT = docs.ROOT
 PAGES = [
@@ -43,6 +44,20 @@ def test_the_readme_is_short():
 def test_generated_tables_are_up_to_date(page):
     text = (ROOT / "docs" / page).read_text()
     assert docs.render(text, docs.generated_parts()[page]) == text, "run: make docs"
+
+
+@pytest.mark.parametrize("name", ["flex", "sdpa", "blockwise", "reference"])
+def test_the_table_of_backends_lists_content_terms_where_they_run(name):
+    """``triton`` needs a GPU to say more."""
+    (row,) = (line for line in docs.backends().splitlines() if line.startswith(f"| `{name}`"))
+    effects = row.split("|")[3].split(", ")
+    q, table = torch.randn(1, 2, 4, 8), QueryTable(2, 8).requires_grad_(False)
+    try:
+        explain(q, q, q, position=table, causal=True, backend=name)
+        runs = True
+    except WhenceError:
+        runs = False
+    assert ("content_bias" in effects) == runs
 
 
 @pytest.mark.filterwarnings(

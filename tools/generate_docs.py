@@ -34,7 +34,7 @@ from whence.attention.backends import BACKENDS
 from whence.lab.results import collect_findings, collect_study, load_study
 from whence.lab.study import PERCENT_METRICS
 from whence.mend.catalogue import CURES
-from whence.position.catalogue import CATALOGUE, SHORT_NAMES
+from whence.position.catalogue import CATALOGUE, SHORT_NAMES, describe_learning
 from whence.probe.findings import findings as probe_findings
 from whence.report.comparison.verdicts import headline
 from whence.report.image_files import write_png
@@ -53,6 +53,9 @@ def mechanisms() -> str:
         position = entry.make(4, 16)
         acts = "; ".join(text for hook, text in ACTS.items() if hook in position.effects) or "none"
         learns = "learnable" if position.trainable else "fixed"
+        remark = describe_learning(position)
+        if remark:
+            learns += ", with `learnable=True`" if position.trainable and remark.startswith("learns") else f"; {remark}"
         keys = "past keys only" if position.causal_only else "all keys"
         rows.append([f"`{entry.name}`", entry.idea, acts, learns, keys, entry.source])
     return markdown(["mechanism", "idea", "effect", "parameters", "defined for", "source"], rows)
@@ -63,11 +66,21 @@ def short_names() -> str:
     return markdown(["short name", "stands for"], rows)
 
 
+#: what ``Backend.effects`` does not say: effects that a backend takes in part
+PARTLY = {
+    ("flex", "content_bias"): "content_bias of a function of `from_score_mod` alone",
+    ("triton", "content_bias"): "content_bias as a table",
+    ("triton", "value_bias"): "value_bias as a table",
+}
+
+
 def backends() -> str:
     rows = []
     for name, s in BACKENDS.items():
         effects = ", ".join(
-            h for h in ("score_scale", "bias", "content_bias", "value_bias", "sink", "clock") if h in s.effects
+            PARTLY.get((name, h), h)
+            for h in ("score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
+            if h in s.effects or (name, h) in PARTLY
         )
         weights = "yes" if s.returns_weights else "no"
         rows.append([f"`{name}`", s.purpose, effects, s.gradients, s.memory, weights, s.tracing, s.devices, s.dtypes])

@@ -45,7 +45,12 @@ def __getattr__(name: str) -> Any:
         return show
     if name == "hf":
         return importlib.import_module("whence.hf")
-    raise AttributeError(f"module 'whence' has no attribute {name!r}")
+    text = f"module 'whence' has no attribute {name!r}"
+    if not name.startswith("_"):
+        from whence.plugins import did_you_mean
+
+        text = "; ".join(filter(None, (text, did_you_mean(name, __all__, ""))))
+    raise AttributeError(text)
 
 
 def __dir__() -> list[str]:

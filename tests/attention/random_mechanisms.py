@@ -16,6 +16,7 @@ import torch
 import whence
 from whence.position import DynamicNtk, Linear, Llama3, LongRope, Proportional, Yarn
 from whence.position.catalogue import CATALOGUE
+from whence.position.regions import RegionRotary
 
 
 @dataclass
@@ -459,6 +460,9 @@ BESIDE_WIDE = {
     if not ("rotate" in mechanism.effects and mechanism.rotates)
     and not (mechanism.effects & {"content_bias", "value_bias"} and mechanism.reads_rotated)
 }
+#: rotations by regions, beside which a sum holds no other rotation
+REGIONS = {name for name, mechanism in BUILT.items() if isinstance(mechanism, RegionRotary)}
+ROTATING = REGIONS | {name for name, own in BUILT.items() if "rotate" in own.effects and own.rotates}
 
 
 def fit_dims(names, dim, value_dim):
@@ -510,6 +514,10 @@ def draw_names(rng, first, *, fit=lambda name: True):
     for _ in range(rng.choice([0, 0, 0, 1, 1, 2])):
         names.append(rng.choice([n for n in MAKERS if fit(n)]))
     rng.shuffle(names)
+    regions = [name for name in names if name in REGIONS]
+    if regions:
+        kept = first if first in ROTATING else regions[0]
+        names = [kept, *(name for name in names if name not in (ROTATING if kept in REGIONS else {kept} | REGIONS))]
     wide = [name for name in names if name in WIDE]
     if not wide:
         return names

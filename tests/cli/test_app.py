@@ -1,9 +1,13 @@
 """Help texts, exit codes and one-line errors of every command."""
 
+import json
 import runpy
 import sys
 
 import pytest
+
+import whence
+from whence.position.catalogue import SHORT_NAMES
 
 SMALL = ["--task", "retrieval", "--position", "none", "--position", "alibi", "--seeds", "1", "--steps", "4"]
 
@@ -30,6 +34,7 @@ def test_help_names_every_command_and_has_examples(run_whence):
         (["run", "nothing"], "no study nothing"),
         (["report", "nowhere"], "no folder nowhere"),
         (["show", "Alibi(x=1)"], "x"),
+        (["list"], "whence got 'list', but there is no such command; whence show lists the mechanisms"),
         (["show", "alibi", "--out", "alibi.doc"], "alibi.doc"),
         (["show", "alibi", "--out", "none/alibi.png"], "none/alibi.png"),
     ],
@@ -38,6 +43,23 @@ def test_invalid_requests_print_one_sentence_and_exit_with_2(run_whence, tmp_pat
     done = run_whence(*arguments)
     assert done.returncode == 2 and message in done.stderr, done.stderr
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_show_without_a_mechanism_lists_them(run_whence, tmp_path):
+    done = run_whence("show")
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0 and not list(tmp_path.iterdir())
+    for name in SHORT_NAMES:
+        assert any(line.split(maxsplit=1)[0] == name and len(line.split()) > 3 for line in lines if line)
+    listed = json.loads(run_whence("show", "--json").stdout)["mechanisms"]
+    assert [one["name"] for one in listed] == list(SHORT_NAMES)
+
+
+def test_a_misspelled_name_of_whence_has_a_suggestion():
+    for wrong, right in (("PoPE", "Pope"), ("FoPE", "Fope"), ("atend", "attend")):
+        with pytest.raises(AttributeError, match=f"{wrong}'; did you mean {right}"):
+            getattr(whence, wrong)
+    assert not hasattr(whence, "__wrapped__") and not hasattr(whence, "zzz")
 
 
 FAULTY = """

@@ -57,6 +57,9 @@ def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, m
     position = build_position(f"{tmp_path / document['mechanism']}:Discovered()", ModelDims(2, 4, 8, 16))
     whence.check(position)
     page = (tmp_path / document["report"]).read_text()
+    learning = document["learning"]  # two steps teach nothing
+    assert learning["baseline"] in ("chance", "a marked symbol") and not learning["better"]
+    assert all("The task was not learned" in text for text in (page, done.stderr))
     assert "Ranking" in page and "Which formula" in page and "alibi" in page and "src=" not in page
     (tmp_path / document["report"]).unlink()
     reported = run_whence("report", document["folder"], "--json")
@@ -72,6 +75,7 @@ def test_a_small_discovery_resumes_and_writes_everything(run_whence, tmp_path, m
     assert f"writes it again: whence discover {' '.join(SMALL)}" in without.stderr and not edited.exists()
     shown = run_whence("discover", *SMALL, "--no-compare")
     assert f"report without a comparison: {document['report']}" in shown.stdout and "naming" not in shown.stderr
+    assert f"compare --heads 2 --position {document['mechanism']}:Discovered --position rotary\n" in shown.stdout
     edited.write_text(edited.read_text() + "# mine\n")
     refused = run_whence("discover", *SMALL)
     assert refused.returncode == 2 and "edited" in refused.stderr and "rename your file" in refused.stderr

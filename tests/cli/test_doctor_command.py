@@ -182,7 +182,10 @@ def test_a_gpu_is_described_and_one_that_torch_cannot_use_is_broken(doctor, monk
 def test_show_draws(run_whence, tmp_path):
     done = run_whence("show", "alibi")
     assert done.returncode == 0 and (tmp_path / "position.png").stat().st_size > 1000
-    found = json.loads(run_whence("show", "kerple", "--json", "--out", "kerple.svg").stdout)
+    assert "\nlearns nothing; Alibi learns with learnable=True\n" in done.stdout
+    shown = run_whence("show", "kerple", "--json", "--out", "kerple.svg")
+    found = json.loads(shown.stdout)
+    assert "learns 8 numbers; Kerple is fixed with learnable=False" in shown.stderr
     assert (
         found["command"] == "show" and found["position"].startswith("Kerple(heads=4") and found["image"] == "kerple.svg"
     )

@@ -13,13 +13,16 @@ import pytest
 import torch
 
 from whence import records
-from whence.discover import Curves, discover, name_formula
+from whence.discover import Curves, discover, format_mechanism, name_formula
 from whence.discover.curves import align_heads
+from whence.discover.discovery import name_curves
 from whence.discover.fitting import NO_EFFECT, Candidate, Problem, list_candidates
-from whence.discover.naming import LEAST_EFFECT
+from whence.discover.naming import LEAST_EFFECT, head_bits
 from whence.discover.shapes import SHAPES
 from whence.errors import WhenceError
 from whence.position.free_table import table_knots
+from whence.report.discovery.page import _kind
+from whence.report.discovery.sentences import answer
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 KNOTS = np.array(table_knots(8, 3, 128), float)
@@ -112,6 +115,53 @@ def test_heads_that_differ_in_strength_are_one_kind() -> None:
     assert [(kind.heads, kind.name) for kind in kinds] == [((0, 2), "linear"), ((1,), NO_EFFECT)]
     assert kinds[0].naming.fit.coefficients[:, 1] == pytest.approx([-0.05, -0.02], rel=0.1)
     assert kinds[0].describe().startswith("heads 0, 2: linear; bias = -0.0")
+
+
+def test_every_text_shows_the_amplitude_of_the_strongest_head() -> None:
+    values = np.stack(
+        [draw(lambda d, a=a: a * d, noise=0.02, seed=n).values[:, 0] for n, a in enumerate((-0.02, 0.05))], 1
+    )
+    (kind,) = discover(Curves(KNOTS, values), pairs=False)
+    text = kind.naming.fit.describe(1)
+    assert kind.shown_head == 1 and kind.describe() == f"heads 0, 1: linear; {text} in head 1"
+    assert f"linear; {text} in head 1\n" in format_mechanism([kind])
+    record = name_curves({"bias": Curves(KNOTS, values)}, 1, pairs=False)
+    (stored,) = record["hooks"]["bias"]["kinds"]
+    assert stored["formula"] == text and stored["values"]["amplitude"] == pytest.approx(0.05, rel=0.05)
+    assert answer({**record, "heads": 2, "layers": 1}) == [f"Heads 0, 1: linear, {text} in head 1."]
+    assert f"{text} in head 1, the strongest" in _kind(
+        "bias", record["hooks"]["bias"], stored, {"heads": 2, "layers": 1}
+    )
+
+
+FALLING, LINEAR, EXPONENTIAL = -0.5 * np.log1p(KNOTS), -0.03 * KNOTS, 2 * np.exp(-KNOTS / 20)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "curves, wanted",
+    [
+        # a sum of both shapes would fit all of them; amplitudes of a kind have either sign
+        ([FALLING, -FALLING, LINEAR], [((0, 1), "logarithm"), ((2,), "linear")]),
+        ([FALLING, LINEAR], [((0,), "logarithm"), ((1,), "linear")]),
+        ([EXPONENTIAL, LINEAR], [((0,), "exponential"), ((1,), "linear")]),
+        ([EXPONENTIAL, -EXPONENTIAL / 2, EXPONENTIAL], [((0, 1, 2), "exponential")]),
+        ([FALLING, FALLING], [((0, 1), "logarithm")]),
+    ],
+)
+def test_heads_share_a_kind_only_if_one_formula_explains_each_of_them(curves: list, wanted: list, seed: int) -> None:
+    noise = np.random.default_rng(seed).normal(size=(5, len(curves), len(KNOTS)))
+    kinds = discover(Curves(KNOTS, np.stack(curves) + 0.05 * noise))
+    assert [(kind.heads, kind.name) for kind in kinds] == wanted
+
+
+def test_a_head_that_a_formula_does_not_explain_is_not_hidden_by_the_others() -> None:
+    """Its residuals are compared with its own noise, and those of heads without noise with theirs."""
+    problem, linear = Problem(draw(PLANTED["linear"][1]), [0]), Candidate((SHAPES[0],))
+    n = len(KNOTS)
+    own = head_bits(problem, linear, np.array([0.2 * n, 9.0 * n]))
+    assert own[1] - own[0] == pytest.approx(0.5 * n * (np.log(9) + 1 - 0.2) / np.log(2))
+    assert own[0] == pytest.approx(head_bits(problem, linear, np.array([0.2 * n]))[0])
 
 
 def test_heads_of_seeds_are_put_in_one_order() -> None:

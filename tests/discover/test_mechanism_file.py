@@ -65,6 +65,15 @@ def test_a_file_of_several_kinds_is_short_and_passes_the_checks(tmp_path) -> Non
             np.testing.assert_allclose(got[head] - got[head, 0], wanted - wanted[0], atol=1e-5)
 
 
+def test_the_error_for_another_number_of_heads_has_a_remedy_that_the_file_allows() -> None:
+    linear = next(candidate for candidate in list_candidates("bias") if candidate.name == "linear")
+    position, q = make(format_mechanism([kind_of(linear, (0, 1))])).float(), torch.randn(1, 4, 3, 8)
+    with pytest.raises(WhenceError, match=r"2 heads with 4 in q.*no argument heads.*whence compare --heads 2"):
+        whence.attend(q, q, q, position=position, causal=True)
+    with pytest.raises(WhenceError, match=r"2 heads with 4 in q.*build it with heads=4"):
+        whence.attend(q, q, q, position=whence.Alibi(2), causal=True)
+
+
 def test_layers_with_different_kinds_and_both_hooks() -> None:
     named = {shape.name: Candidate((shape,)) for shape in SHAPES}
     bias = [kind_of(named["power"], (0, 3)), kind_of(named["oscillation"], (1,)), kind_of(Candidate(), (2,))]

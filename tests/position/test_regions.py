@@ -3,7 +3,19 @@
 import pytest
 import torch
 
-from whence import Alibi, DualChunkRotary, KVCache, Rotary, SelfExtendRotary, StringRotary, WhenceError, attend
+from whence import (
+    Alibi,
+    AxialRotary,
+    DualChunkRotary,
+    KVCache,
+    LogTemperature,
+    Pope,
+    Rotary,
+    SelfExtendRotary,
+    StringRotary,
+    WhenceError,
+    attend,
+)
 from whence.position.regions import pair_distances
 
 MECHANISMS = {
@@ -72,6 +84,15 @@ def test_the_identity_setting_is_rotary(position):
     q, k, v = qkv(groups=2)
     wanted = attend(q, k, v, position=Rotary() + Alibi(4), causal=True)
     torch.testing.assert_close(attend(q, k, v, position=position + Alibi(4), causal=True), wanted)
+
+
+@pytest.mark.parametrize("other", [Rotary(), AxialRotary((2, 7)), Pope(8), SelfExtendRotary(group=2, window=4)])
+def test_a_second_rotation_is_refused(other):
+    for total in (lambda: MECHANISMS["string"] + other, lambda: other + MECHANISMS["string"]):
+        with pytest.raises(WhenceError, match=r"StringRotary.* beside .*(must rotate once|replaces the columns).*"):
+            total()
+    q, k, v = qkv()  # a part that only scales queries rotates nothing
+    attend(q, k, v, position=MECHANISMS["string"] + LogTemperature(original=4), causal=True)
 
 
 def test_the_fused_kernel_and_wrong_sizes_are_refused():

@@ -47,6 +47,14 @@ def test_without_decay_it_is_rotary():
     torch.testing.assert_close(actual, Rotary().rotate(q, q, at, at)[0])
 
 
+def test_the_error_of_an_overflow_names_the_center():
+    q = torch.ones(1, 1, 2, 16, dtype=torch.float16)
+    far = torch.tensor([0, 8000])
+    with pytest.raises(WhenceError, match=r"XPos\.rotate.*overflow far from the position center.*XPos\(center="):
+        attend(q, q, q, position=XPos(), causal=True, q_positions=far, k_positions=far)
+    assert attend(q, q, q, position=XPos(center=4000), causal=True, q_positions=far, k_positions=far).isfinite().all()
+
+
 @torch.no_grad()
 def test_far_keys_decode_as_in_one_pass_in_half_precision():
     """The authors' center would move with each token. Far from a center of 0, a factor would overflow."""

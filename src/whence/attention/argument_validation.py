@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from typing import Any
 
@@ -51,6 +52,13 @@ def require_cache(owner: str, cache: object) -> None:
         )
 
 
+def _heads_remedy(part: Position, heads: int) -> str:
+    if "heads" in inspect.signature(type(part)).parameters:
+        return f"build it with heads={heads}"
+    name = type(part).__name__  # as in the files that whence discover writes
+    return f"{name} has no argument heads: use {part.heads} query heads (whence compare --heads {part.heads})"
+
+
 def require_applicable(position: Position, arguments: Arguments) -> None:
     """Refuse a mechanism that was built for something else than this call."""
     q = arguments.q
@@ -64,9 +72,7 @@ def require_applicable(position: Position, arguments: Arguments) -> None:
                 f"attend(position={name})",
                 f"{part.heads} heads with {q.shape[1]} in q",
                 "a mechanism has one set of parameters for each query head",
-                shapes.transpose_remedy("q", "k", "v")
-                if part.heads == q.shape[2]
-                else f"build it with heads={q.shape[1]}",
+                shapes.transpose_remedy("q", "k", "v") if part.heads == q.shape[2] else _heads_remedy(part, q.shape[1]),
             )
         head_dim = getattr(part, "head_dim", None)
         if head_dim is not None and head_dim != q.shape[3]:

@@ -68,7 +68,8 @@ def _require_finite_row(part: Position, call: Call, rows: slice) -> None:
 
 
 def _non_finite(part: Position, hook: str, got: str, future: bool = False) -> WhenceError:
-    remedy = "look for a division by 0, a logarithm of 0 or an overflow; whence.check(position) tests every hook"
+    usual = "look for a division by 0, a logarithm of 0 or an overflow; whence.check(position) tests every hook"
+    remedy = part.non_finite_remedy or usual
     if future:
         remedy = f"set causal_only = True if it is defined for past distances alone; otherwise {remedy}"
     return usage_error(

@@ -34,6 +34,8 @@ whence show alibi
 
 whence compare --help"""
 INTERRUPTED = 130
+#: commands that do not exist, and what a user of them looks for
+SOUGHT = dict.fromkeys(("list", "ls", "mechanisms"), "whence show lists the mechanisms, whence studies the studies")
 
 app = typer.Typer(
     help="Position in attention: compare mechanisms, draw them, run studies, probe and mend pretrained models.",
@@ -100,6 +102,9 @@ def describe_option_error(error: Any) -> str:
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     command = "whence" if context is None else context.command_path
+    unknown = re.match(r"No such command '(.*?)'", message)
+    if unknown and unknown[1] in SOUGHT:
+        return str(usage_error("whence", repr(unknown[1]), "there is no such command", SOUGHT[unknown[1]]))
     extra = re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message)
     if extra is None or context is None:
         return f"{message}; {command} --help lists the options."

@@ -52,7 +52,9 @@ whence discover --data book.txt --tokens bytes --context 64
 
 whence discover --model smollm2
 
-whence compare --position build/discover/NAME/discovered.py:Discovered --position rotary
+whence compare --heads 4 --position build/discover/NAME/discovered.py:Discovered --position rotary
+
+The mechanism has the number of heads that it was learned with, which --heads repeats; the command prints it at its end.
 
 Tasks: lm (language modelling on Python's help topics), retrieval, and every other task of whence compare."""
 
@@ -278,15 +280,19 @@ def check_mechanism(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def print_answer(record: dict[str, Any], mechanism: Path) -> None:
-    from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness
+    from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness, warn_unlearned
 
     print(describe_smoothness(record))
+    if warning := warn_unlearned(record):
+        print(f"warning: {warning}")
     print("\n".join(answer(record)))
     for curves in record["hooks"].values():
         for kind in curves["kinds"]:
             if kind.get("challenger", {}).get("wins"):
                 print(f"{kind['label'].capitalize()}: {describe_challenger(kind)}")
+    heads = f"--heads {record['heads']} " if record["heads"] > 1 else ""
     print(f"mechanism: {mechanism}")
+    print(f"to compare it: whence compare {heads}--position {mechanism}:Discovered --position rotary")
 
 
 def finish(record: dict[str, Any], place: Path, folders: list[Path], results: dict[str, Any]) -> None:

@@ -30,7 +30,8 @@ def summarize_discovery(findings: dict[str, Any]) -> dict[str, Any]:
     names = ("label", "heads", "name", "formula", "values", "ranking", "challenger")
     hooks = findings["record"]["hooks"].items()
     kinds = {hook: [select(kind, *names) for kind in curves["kinds"]] for hook, curves in hooks}
-    return {"kinds": kinds, "studies": [summarize_study(study) for study in findings["studies"]]}
+    learning = findings["record"].get("learning")
+    return {"learning": learning, "kinds": kinds, "studies": [summarize_study(study) for study in findings["studies"]]}
 
 
 def write_profile_report(folder: Path, out: Path | None = None) -> tuple[dict[str, Any], Path]:

@@ -148,7 +148,7 @@ def _solve_line(problem: Problem, values: Array) -> tuple[tuple[float, float], f
     design = np.moveaxis(problem.whiten(np.moveaxis(columns, -2, 0)), 0, -2)
     coefficients, chi = problem.solve(design)
     offset, amplitude = coefficients[0]
-    return (float(offset), float(amplitude) / scale), float(chi)
+    return (float(offset), float(amplitude) / scale), float(chi.sum())
 
 
 def _data_bits(chi: float, n: int, seeds: int) -> float:

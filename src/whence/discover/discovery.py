@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,10 +24,12 @@ from whence.discover.kinds import MAX_KINDS, Kind, discover
 from whence.discover.mechanism_file import format_mechanism
 from whence.errors import usage_error
 from whence.lab import checkpoints
-from whence.lab.results import load_arm_records
+from whence.lab.results import count_items, load_arm_records, summarize_arm
+from whence.lab.scores import collect_baselines, judge_constant
 from whence.lab.study import Run, Study
 from whence.lab.study_folder import weights_path
 from whence.lab.study_task import build_model, load_task
+from whence.lab.tasks.baselines import CONSTANT, RULE
 
 RECORD, MECHANISM, PAGE = "discovery.json", "discovered.py", "report.html"
 CLASS_NAME = "Discovered"
@@ -61,7 +64,30 @@ def load_curves(study: Study, folder: Path) -> tuple[dict[str, Curves], dict[str
         own = [read_tables(models, hook, layer, task.context - 1) for layer in range(layers)]
         curves[hook] = Curves(own[0].distances, np.concatenate([one.values for one in own], 1), hook)
     heads = curves[hooks[0]].heads // layers
-    return curves, {"layers": layers, "heads": heads, "context": task.context, "seeds": done}
+    facts = {"layers": layers, "heads": heads, "context": task.context, "seeds": done}
+    return curves, facts | {"learning": judge_learning(study, folder)}
+
+
+def judge_learning(study: Study, folder: Path) -> dict[str, Any] | None:
+    """The mean score of the tables beside the best of the task's constants and simple rules, and whether it is shown to be better.
+
+    None if the task has no such baseline. Tables of models that learned nothing have curves too, of the start of the training.
+    """
+    if not records.exists(folder / "baselines.json"):
+        return None
+    task, arm, split = load_task(study), study.arms[0], study.decision.split
+    own = summarize_arm(study, arm, folder)
+    listed = collect_baselines(records.read(folder / "baselines.json")["baselines"], split)
+    simple = [{**one, "kind": CONSTANT} for one in listed if one["kind"] in (CONSTANT, RULE)]
+    items = count_items({arm.name: load_arm_records(study, arm, folder)}, split)
+    judged = judge_constant([own], simple, task.metric, task.higher_is_better, split, items, study.decision.alpha)
+    if judged is None:
+        return None
+    values = own["values"][split].values()
+    return {
+        "metric": task.metric, "split": split, "mean": math.fsum(values) / len(values), "better": bool(judged["beaten_by"]),
+        "baseline": judged["name"], "value": judged["value"],
+    }  # fmt: skip
 
 
 def _trained_seeds(study: Study, folder: Path) -> list[int]:
@@ -126,15 +152,14 @@ def name_curves(
 def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None) -> dict[str, Any]:
     # with the learned distances themselves, where a short period would fall between the points
     fine = np.union1d(np.geomspace(1, 1 + curves.distances[-1], FINE) - 1, curves.distances)
-    strongest = max(kind.heads, key=lambda head: float(np.ptp(curves.mean[head])))
-    row = kind.heads.index(strongest)
+    row = kind.shown_row
     shown = {
         "heads": list(kind.heads),
         "label": kind.label_heads(heads if heads < curves.heads else None),
         "name": kind.name,
-        "strongest": strongest,
+        "strongest": kind.shown_head,
         "formula": kind.naming.fit.describe(row),
-        "values": kind.naming.fit.values,
+        "values": kind.naming.fit.head_values(row),
         "ranking": [
             {
                 "name": one.fit.name, "formula": one.fit.describe(row), "bits": one.bits, "held_out": one.held_out,
@@ -146,7 +171,7 @@ def _describe_kind(kind: Kind, curves: Curves, heads: int, search: Search | None
         "fitted": {"distances": fine.tolist(), "values": kind.naming.fit.evaluate(fine).tolist()},
     }  # fmt: skip
     if search is not None:
-        shown["challenger"] = challenge(curves, strongest, kind.naming.fit, search)
+        shown["challenger"] = challenge(curves, kind.shown_head, kind.naming.fit, search)
     return json.loads(json.dumps(shown))
 
 
@@ -180,6 +205,7 @@ def load_or_name(
         tables = hash_curves(curves)
     else:
         curves, facts = stored_curves(stored), {key: stored[key] for key in FACTS}
+        facts["learning"] = stored.get("learning")  # older records have none
         tables = stored["tables"]
     if stored is not None:
         if (stored["hash"], stored["tables"]) != (study.hash, tables):

@@ -134,12 +134,16 @@ class Fit:
 
     @property
     def values(self) -> dict[str, float]:
-        """Shape parameters by name, and what softmax sees of the first head's offset and amplitudes.
+        """``head_values`` of the first head."""
+        return self.head_values(0)
+
+    def head_values(self, head: int) -> dict[str, float]:
+        """Shape parameters by name, and what softmax sees of the offset and the amplitudes of one of the heads.
 
         ``amplitude`` of a bias. Of a scale with a floor, ``strength``: the amplitude in units of the offset.
         """
         named = dict(zip(self.candidate.parameters, self.parameters, strict=True))
-        offset, *amplitudes = self.coefficients[0]
+        offset, *amplitudes = self.coefficients[head]
         if self.hook == "scale":
             amplitudes = [a / offset for a in amplitudes] if self.candidate.offset else []
         label = "amplitude" if self.hook == "bias" else "strength"
@@ -208,14 +212,18 @@ class Problem:
         return np.moveaxis(self.whiten(np.moveaxis(np.repeat(stacked, len(self.error), -3), -2, 0)), 0, -2)
 
     def solve(self, design: Array) -> tuple[Array, Array]:
-        """The coefficients ``[..., heads, columns]``, and the residual sum of squares over all heads."""
+        """The coefficients ``[..., heads, columns]``, and the residual sum of squares of each head, ``[..., heads]``."""
         norm = np.sqrt((design**2).sum(-1)) + 1e-300
         unit = design / norm[..., None]
         gram = unit @ np.swapaxes(unit, -1, -2) + RIDGE * np.eye(design.shape[-2])
         right = (unit @ self.target[..., None])[..., 0]
         found = np.linalg.solve(gram, right[..., None])[..., 0]
         residual = self.target - (found[..., None] * unit).sum(-2)
-        return found / norm, (residual**2).sum((-1, -2))
+        return found / norm, (residual**2).sum(-1)
+
+    def residual_sums(self, candidate: Candidate, parameters: Sequence[float]) -> Array:
+        """The residual sum of squares of each head, with given shape parameters and the best amplitudes."""
+        return self.solve(self.design(candidate, np.array(parameters, float)))[1]
 
     def slopes(self, curve: Array, values: Array) -> Array:
         """The weighted least squares slope of values ``[n, heads, knots]`` on a curve ``[heads, knots]``, for each of the n.
@@ -235,17 +243,18 @@ class Problem:
         coefficients, chi = self.solve(self.design(candidate, parameters))
         if not candidate.offset:
             coefficients = np.concatenate([np.zeros((len(coefficients), 1)), coefficients], 1)
-        return Fit(candidate, self.hook, tuple(parameters.tolist()), coefficients, float(chi), self.count(candidate))
+        count, values = self.count(candidate), tuple(parameters.tolist())
+        return Fit(candidate, self.hook, values, coefficients, float(chi.sum()), count)
 
     def search(self, candidate: Candidate) -> tuple[Array, Array]:
-        """The best few grid points of a formula, and the residual sum of squares of each."""
+        """The best few grid points of a formula, and the residual sums of squares of each, ``[points, heads]``."""
         grid = candidate.grid(self.range)
         if len(grid) == 1:
             return grid, self.solve(self.design(candidate, grid))[1]
         chi = np.concatenate(
             [self.solve(self.design(candidate, part))[1] for part in np.array_split(grid, 1 + len(grid) // 400)]
         )
-        best = np.argsort(chi)[:REFINED]
+        best = np.argsort(chi.sum(-1))[:REFINED]
         return grid[best], chi[best]
 
     def refine(self, candidate: Candidate, start: Array) -> Fit:

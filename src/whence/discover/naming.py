@@ -2,9 +2,10 @@
 
 The description length of a formula is a two-part code in bits. The first part is the data given the formula: half the
 sum of squared whitened residuals over ln 2 while they are within the noise over seeds; beyond it, the cost of a Gaussian
-code whose spread is estimated. ``no effect`` has no such choice: it claims that all is noise. The second part is the formula: log2 n bits for each of its numbers, n being the number of
-values. This is twice the price of BIC, because variances from few seeds make residuals larger than Gaussian ones. To it come
-the bits that say which formula it is: one of those with as many shapes, one bit more for each shape, and ``EVIDENCE``
+code whose spread is estimated. ``no effect`` has no such choice: it claims that all is noise. With several heads each is coded with a spread of its own, so a
+head that the formula does not explain is not hidden by the others. The second part is the formula: log2 n bits for each of its numbers, n being the number of
+values that the number explains, which are all for a parameter of a shape and those of one head for its amplitude. This is twice the price of BIC,
+because variances from few seeds make residuals larger than Gaussian ones. To it come the bits that say which formula it is: one of those with as many shapes, one bit more for each shape, and ``EVIDENCE``
 bits for anything but ``no effect``.
 
 Held-out error: formulas are fitted to half the knots of all seeds but one, and predict the other knots of the seed
@@ -102,7 +103,7 @@ def name_formula(curves: Curves, heads: Sequence[int] | None = None, *, pairs: b
         )
     problem = Problem(curves, chosen)
     candidates = [c for c in list_candidates(curves.hook) if pairs or len(c.shapes) < 2]
-    counts = Counter(len(candidate.shapes) for candidate in candidates)
+    counts = count_formulas(candidates)
     fits = _shortlist(problem, candidates, counts)
     errors = np.stack([_held_out_errors(curves, chosen, fit) for fit in fits])  # [formulas, blocks]
     best = int(errors.mean(1).argmin())
@@ -111,7 +112,7 @@ def name_formula(curves: Curves, heads: Sequence[int] | None = None, *, pairs: b
     for fit, own in zip(fits, errors, strict=True):
         excess = own - errors[best]
         spread = float(excess.std(ddof=1)) / math.sqrt(len(excess)) * critical
-        bits = _bits(problem, fit.candidate, fit.chi_square, counts)
+        bits = _fit_bits(problem, fit, counts)
         established = not fit.candidate.shapes or _is_established(curves, problem, fit)
         ranked.append(Ranked(fit, bits, float(own.mean()), float(excess.mean()), spread, established))
     return Naming(chosen, tuple(sorted(ranked, key=lambda one: (not one.established, not one.predicts, one.bits))))
@@ -141,26 +142,48 @@ def _shortlist(problem: Problem, candidates: Sequence[Candidate], counts: Counte
     for candidate in candidates:
         if len(candidate.shapes) == 2:
             starts, chi = problem.search(candidate)
-            pairs.append((_bits(problem, candidate, float(chi.min()), counts), len(pairs), candidate, starts))
+            bits = _bits(problem, candidate, chi[chi.sum(-1).argmin()], counts)
+            pairs.append((bits, len(pairs), candidate, starts))
     fits = alone + [
         min((problem.refine(candidate, start) for start in starts), key=lambda fit: fit.chi_square)
         for _, _, candidate, starts in sorted(pairs)[:REFINED_PAIRS]
     ]
-    fits.sort(key=lambda fit: _bits(problem, fit.candidate, fit.chi_square, counts))
+    fits.sort(key=lambda fit: _fit_bits(problem, fit, counts))
     return fits[:SHORTLIST] + [fit for fit in fits[SHORTLIST:] if not fit.candidate.shapes]
 
 
-def _bits(problem: Problem, candidate: Candidate, chi: float, counts: Counter[int]) -> float:
-    """The description length of a formula."""
+def _fit_bits(problem: Problem, fit: Fit, counts: Counter[int]) -> float:
+    return _bits(problem, fit.candidate, problem.residual_sums(fit.candidate, fit.parameters), counts)
+
+
+def _bits(problem: Problem, candidate: Candidate, chi: Array, counts: Counter[int]) -> float:
+    """The description length of a formula with residual sums of squares ``[heads]``."""
     n = problem.target.size
+    return float(head_bits(problem, candidate, chi).sum()) + shared_bits(candidate, n, counts)
+
+
+def head_bits(problem: Problem, candidate: Candidate, chi: Array) -> Array:
+    """The bits of each head for residual sums of squares ``[heads]``: its residuals and its amplitudes."""
+    n = problem.target.shape[1]
+    relative = np.maximum(chi / n, 1e-12)
     if problem.seeds == 1:
-        data = 0.5 * n * math.log2(max(chi / n, 1e-12))
-    elif chi > n and candidate.shapes:  # no effect claims that the noise explains everything, and pays for the rest
-        data = 0.5 * n * math.log2(chi / n) + 0.5 * n / math.log(2)
-    else:
+        data = 0.5 * n * np.log2(relative)
+    elif candidate.shapes:
+        data = 0.5 * n * np.where(relative > 1, np.log(np.maximum(relative, 1)) + 1, relative) / math.log(2)
+    else:  # no effect claims that the noise explains everything, and pays for the rest
         data = 0.5 * chi / math.log(2)
+    return data + (candidate.offset + candidate.terms - 1) * math.log2(n)
+
+
+def shared_bits(candidate: Candidate, n: int, counts: Counter[int]) -> float:
+    """The bits that heads of a formula share: which formula it is, and the parameters of its shapes, which ``n`` values determine."""
     which = EVIDENCE + math.log2(counts[len(candidate.shapes)]) + len(candidate.shapes) if candidate.shapes else 0.0
-    return data + problem.count(candidate) * math.log2(n) + which
+    return which + len(candidate.parameters) * math.log2(n)
+
+
+def count_formulas(candidates: Sequence[Candidate]) -> Counter[int]:
+    """How many formulas have no shape, one and two."""
+    return Counter(len(candidate.shapes) for candidate in candidates)
 
 
 def _held_out_errors(curves: Curves, heads: tuple[int, ...], fit: Fit) -> Array:

@@ -97,6 +97,8 @@ class Position(nn.Module):
     reads_rotated: bool = True
     #: ``content_bias`` and ``value_bias`` read ``rows.q_input``. A layer passes it, and a call of ``attend`` passes ``q_input=x``
     reads_input: bool = False
+    #: the remedy of the error where a hook returned NaN or infinity; empty for the usual one
+    non_finite_remedy: ClassVar[str] = ""
     #: parameters, buffers and modules of ``rotate``, ``content_bias`` and ``value_bias`` with one entry for each head, and
     #: their head axis, for ``select_heads``
     head_axes: ClassVar[Mapping[str, int]] = {}

@@ -6,6 +6,7 @@ common checks, the gallery and the tables of the documentation iterate over ``CA
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -176,3 +177,15 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry("ForgetGate", lambda h, d: ForgetGate(h * d, h), "a learned gate per token; a key fades with every gate after it", "arXiv 2503.02130"),
     Entry("DataDependentAlibi", lambda h, d: DataDependentAlibi(h * d, h), "the gates of ForgetGate, near 1 at the start", "x-transformers"),
 )  # fmt: skip
+
+
+def describe_learning(position: Position) -> str:
+    """How the argument ``learnable`` of a mechanism's class changes whether it learns; empty without that argument.
+
+    >>> describe_learning(Alibi(4)), describe_learning(Kerple(4)), describe_learning(Rotary())
+    ('learns with `learnable=True`', 'fixed with `learnable=False`', '')
+    """
+    argument = inspect.signature(type(position)).parameters.get("learnable")
+    if argument is None:
+        return ""
+    return "fixed with `learnable=False`" if argument.default else "learns with `learnable=True`"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from whence.errors import usage_error
 from whence.position.base import Position, not_a_position, require_initialized
 from whence.position.hook_types import Rows
+from whence.position.regions import RegionRotary
 
 
 class Sum(Position):
@@ -155,6 +156,7 @@ def _require_compatible(parts: tuple[Position, ...]) -> None:
             "build a second instance with parameters of its own",
         )
     _require_single_width(parts)
+    _require_single_rotation(parts)
     for attribute, of in (("head_dim", parts), ("value_dim", parts), ("embed_dim", _on_inputs(parts))):
         _require_common(attribute, of, parts)
     # torch.compile traces this inside attached models; it cannot follow a name that a comprehension assigns
@@ -183,6 +185,21 @@ def _require_single_width(parts: tuple[Position, ...]) -> None:
                 f"{type(other).__name__} beside {type(wide[0]).__name__}",
                 f"{type(wide[0]).__name__} replaces the columns of queries and keys by others",
                 "add parts that act on scores or distances",
+            )
+
+
+def _require_single_rotation(parts: tuple[Position, ...]) -> None:
+    """Refuse a rotation by regions beside another rotation, which queries and keys would get on top."""
+    regions = [part for part in parts if isinstance(part, RegionRotary)]
+    for other in parts if regions else ():
+        if other is not regions[0] and (
+            isinstance(other, RegionRotary) or ("rotate" in other.effects and other.rotates)
+        ):
+            raise usage_error(
+                _names(parts),
+                f"{type(other).__name__} beside {type(regions[0]).__name__}",
+                f"{type(regions[0]).__name__} rotates queries and keys itself, and they must rotate once",
+                "leave one of them out",
             )
 
 

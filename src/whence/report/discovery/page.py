@@ -11,13 +11,20 @@ from whence.report.comparison.page import claims_section
 from whence.report.comparison.units import choose_units
 from whence.report.comparison.verdicts import verdict_section
 from whence.report.discovery.charts import head_chart
-from whence.report.discovery.sentences import answer, describe_challenger, describe_smoothness, label_head
+from whence.report.discovery.sentences import (
+    answer,
+    describe_challenger,
+    describe_smoothness,
+    label_head,
+    warn_unlearned,
+)
 from whence.report.formatting import format_number
 from whence.report.html_page import provenance_section, render_page
 from whence.report.probe.tables import table
 
 STYLE = """.band { fill: var(--c); opacity: .16; } .small-multiples { display: grid; gap: .8rem 1.6rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 17rem), 1fr)); }
 .formula { overflow-wrap: anywhere; } .ranking { min-width: 0; } .ranking tbody th { white-space: normal; }"""
+NO_EFFECT = "no effect"
 HOOKS = {"bias": "Added to the score", "scale": "Multiplied with the score"}
 
 
@@ -43,9 +50,11 @@ def page(findings: dict[str, Any]) -> str:
 def _answer(findings: dict[str, Any]) -> str:
     record = findings["record"]
     lines = "".join(f"<li>{html.escape(line)}</li>" for line in answer(record))
+    warning = warn_unlearned(record)
+    warned = f'<p class="warning">{html.escape(warning)}</p>' if warning else ""
     return (
         '<section class="verdict" aria-labelledby="answer"><h2 id="answer">Which formula did the heads learn?</h2>'
-        f'<ul class="formula">{lines}</ul><p>{html.escape(describe_smoothness(record))}</p></section>'
+        f'{warned}<ul class="formula">{lines}</ul><p>{html.escape(describe_smoothness(record))}</p></section>'
     )
 
 
@@ -74,9 +83,12 @@ def _kind(hook: str, curves: dict[str, Any], kind: dict[str, Any], record: dict[
         if others
         else ""
     )
+    formula = kind["formula"]
+    if others and kind["name"] != NO_EFFECT:
+        formula += f" in {label_head(kind['strongest'], heads)}, the strongest; each head has its own amplitude"
     return (
         f"<h3>{html.escape(kind['name'].capitalize())}</h3><p>{html.escape(kind['label'].capitalize())}.</p>"
-        f'<div class="figures"><figure class="figure">{chart}<figcaption class="formula">{html.escape(kind["formula"])}</figcaption></figure>'
+        f'<div class="figures"><figure class="figure">{chart}<figcaption class="formula">{html.escape(formula)}</figcaption></figure>'
         f'<div class="ranking">{_ranking(kind)}{_challenger(kind)}</div></div>{more}'
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from whence.report.comparison.units import PERCENT_METRICS, name_metric
 from whence.report.formatting import format_number
 
 
@@ -30,6 +31,28 @@ def answer(record: dict[str, Any]) -> list[str]:
 def label_head(head: int, heads: int | None) -> str:
     """A head in words. ``heads`` is the number in a layer, if they are numbered through several layers."""
     return f"head {head}" if heads is None else f"layer {head // heads}, head {head % heads}"
+
+
+def warn_unlearned(record: dict[str, Any]) -> str:
+    """The warning for tables of models that are not shown to be better than a constant answer or a simple rule; empty otherwise.
+
+    >>> found = {"metric": "accuracy", "split": "test", "mean": 0.14, "better": False, "baseline": "chance", "value": 0.125}
+    >>> warn_unlearned({"learning": found}).partition(":")[0]
+    'The task was not learned'
+    >>> warn_unlearned({"learning": found | {"better": True}}), warn_unlearned({})
+    ('', '')
+    """
+    found = record.get("learning")
+    if not found or found["better"]:
+        return ""
+    percent = found["metric"] in PERCENT_METRICS
+    own, other = (format_number(found[key] * (100 if percent else 1), 3) for key in ("mean", "value"))
+    unit = " %" if percent else ""
+    return (
+        f"The task was not learned: the models with free tables have the {name_metric(found['metric'])} {own}{unit} on {found['split']} data and are not "
+        f"shown to be better than {found['baseline']}, with {other}{unit}. Their curves are those of the start of the training and of noise, so do not "
+        "believe the formulas below. Train longer (--steps) or without --quick."
+    )
 
 
 def describe_smoothness(record: dict[str, Any]) -> str:
