@@ -78,7 +78,7 @@ def _target_row(target: Target, record: dict[str, Any]) -> list[str]:
             )
             where = f"{label} ({row})" if len(target.rows) > 1 and row not in label else label
             if took is None or of_base is None:
-                reason = (results.get(variant) or {}).get("left_out", "")  # such as a comparison with float64 that failed
+                reason = results.get(variant, {}).get("left_out", "")  # such as a comparison with float64 that failed
                 missing.append(f"{where}: {reason}" if reason else where)
             else:
                 ratios[where] = took / of_base
