@@ -10,6 +10,7 @@ from api_tables import markdown
 from whence import records
 from whence.discover.studies import DISCOVERED
 from whence.lab.results import collect_study, load_study, summarize_arm
+from whence.report.comparison.units import difference_unit
 from whence.report.discovery.findings import describe_reuse, find_comparisons
 
 
@@ -26,7 +27,8 @@ def comparison_table(place: Path) -> str:
     for scores in _earlier_formulas(folders[0], lengths):
         rows.append(["discovered, an earlier naming", *scores, "not compared", "not compared"])
     heads = [f"{first['lengths'][split]:,} tokens" for split in lengths]
-    verdict_heads = ["verdict at the trained length", f"verdict at {longest['split']}"]
+    unit = difference_unit(first) or first["metric"]
+    verdict_heads = [f"verdict at the trained length, in {unit}", f"verdict at {longest['split']}, in {unit}"]
     family = first["comparison"]
     tables = first["spec"]["name"].replace("discover-", "discover-tables-", 1)
     note = (
