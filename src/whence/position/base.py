@@ -85,6 +85,8 @@ class Position(nn.Module):
     causal_only: bool = False
     #: has parameters or constants for each head, so ``heads`` is required
     needs_heads: bool = False
+    #: its content term replaces the scores by those of queries and keys that it rotates itself, as ``RegionRotary`` does
+    rotates_by_regions: bool = False
     #: the bias decreases without bound as distance grows, so kernels may skip blocks of far keys where they can prove
     #: that the weights vanish. Performance hint; does not change results.
     decays: bool = False

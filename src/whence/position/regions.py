@@ -47,6 +47,7 @@ class RegionRotary(Position):
 
     causal_only = True
     relative = False
+    rotates_by_regions = True
 
     def __init__(self, *, base: float = 10000.0, layout: str = "half", rotary_dim: int | None = None) -> None:
         super().__init__()

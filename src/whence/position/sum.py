@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from whence.errors import usage_error
 from whence.position.base import Position, not_a_position, require_initialized
 from whence.position.hook_types import Rows
-from whence.position.regions import RegionRotary
 
 
 class Sum(Position):
@@ -190,11 +189,9 @@ def _require_single_width(parts: tuple[Position, ...]) -> None:
 
 def _require_single_rotation(parts: tuple[Position, ...]) -> None:
     """Refuse a rotation by regions beside another rotation, which queries and keys would get on top."""
-    regions = [part for part in parts if isinstance(part, RegionRotary)]
+    regions = [part for part in parts if part.rotates_by_regions]
     for other in parts if regions else ():
-        if other is not regions[0] and (
-            isinstance(other, RegionRotary) or ("rotate" in other.effects and other.rotates)
-        ):
+        if other is not regions[0] and (other.rotates_by_regions or ("rotate" in other.effects and other.rotates)):
             raise usage_error(
                 _names(parts),
                 f"{type(other).__name__} beside {type(regions[0]).__name__}",
