@@ -40,8 +40,8 @@ class HeadNetwork:
         >>> from whence.position.alibi import Alibi
         >>> network = HeadNetwork(torch.tensor([[0.0, 0.0, 1.0, 1.0]]), torch.ones(2, 1), bias=Alibi(2))
         >>> hidden, logits = network.tables(torch.tensor([0.0, 16.0]))
-        >>> hidden.tolist(), logits.tolist()
-        ([[0.0], [-1.0625]], [[0.0, 0.0], [-1.0, -0.0625]])
+        >>> hidden.tolist(), logits[1].tolist()
+        ([[0.0], [-1.0625]], [-1.0, -0.0625])
         """
         heads, dtype, n = self.last.shape[0], distance.dtype, distance.shape[0]
         hidden = torch.zeros(n, self.first.shape[0], dtype=dtype, device=distance.device)
