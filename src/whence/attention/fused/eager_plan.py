@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from whence.attention.fused import gluon_launch, tile_configs
 from whence.attention.fused.backward_dkdv import backward_dkdv_kernel
@@ -33,18 +32,10 @@ from whence.attention.fused.packing import (
     padded_length,
     tile_columns,
 )
+from whence.attention.fused.planned_gradients import record
 from whence.attention.fused.planned_masks import PlannedMask, TokenIds
-from whence.attention.fused.planned_tables import (
-    BucketTables,
-    ClosedFormTables,
-    Extent,
-    FunctionTables,
-    NoTables,
-    PlannedTables,
-    Scales,
-)
+from whence.attention.fused.planned_tables import Extent, Scales, make_tables
 from whence.attention.fused.rotation import Rotation
-from whence.position.t5 import T5Bias
 
 if TYPE_CHECKING:
     from whence.attention.fused.eager import EagerCall
@@ -396,50 +387,3 @@ class Plan:
             return (x, *x.stride()[:3], x.shape[3]), None
         describe = self._descriptors.describe
         return describe(x, rows, parts[0]), describe(x, rows, parts[1]) if parts[1] else None
-
-
-def make_tables(call: EagerCall, heads: int, scales: Scales, device: torch.device) -> PlannedTables:
-    if not call.parts:
-        return NoTables(heads, scales, device)
-    if call.form is not None:
-        learns = call.needs_gradient and any(x.requires_grad for x in call.form.tensors)
-        return ClosedFormTables(call.form, learns, heads, scales, device)
-    part = call.parts[0]
-    if call.buckets is not None and isinstance(part, T5Bias):
-        return BucketTables(part, heads, scales, device)
-    effects = frozenset[str]().union(*(part.effects for part in call.parts))
-    return FunctionTables(effects, heads, scales, device)
-
-
-class PlannedAttention(torch.autograd.Function):
-    """A planned call inside autograd. A second derivative raises an error."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, plan: Plan, extent: Extent, ids: TokenIds | None, seed: int, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor
-    ) -> Tensor:  # fmt: skip
-        out, *saved = plan.forward(q, k, v, tensors, extent, ids, seed, needs_gradient=True)
-        rotated_q, rotated_k, *rest = saved
-        ctx.save_for_backward(rotated_q, rotated_k, v, out, *rest, *tensors)
-        ctx.plan, ctx.extent, ctx.ids, ctx.seed = plan, extent, ids, seed
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
-        if torch.is_grad_enabled():  # create_graph=True
-            return _backward_once(ctx, grad_out)
-        return _backward(ctx, grad_out)
-
-
-def _backward(ctx: Any, grad_out: Tensor) -> tuple[Any, ...]:
-    q, k, v, out, lse, table, derivatives, head_values, *tensors = ctx.saved_tensors
-    plan: Plan = ctx.plan
-    gradients = plan.backward(
-        grad_out, q, k, v, out, lse, table, derivatives, head_values, tuple(tensors), ctx.extent, ctx.ids, ctx.seed
-    )
-    return (None, None, None, None, *gradients)
-
-
-_backward_once = once_differentiable(_backward)
-#: ``PlannedAttention.apply`` without its preparation for ``torch.func``, inside which no call has a plan
-record = super(torch.autograd.Function, PlannedAttention).apply

@@ -11,7 +11,16 @@ import torch
 from torch import Tensor
 
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
-from whence.attention.fused.ops import DEVICES, copy_into, device_of, library, operator_facts, run_below_autograd
+from whence.attention.fused.ops import (
+    DEVICES,
+    FusedBackward,
+    copy_into,
+    device_of,
+    library,
+    operator_facts,
+    restore_inputs,
+    run_below_autograd,
+)
 from whence.attention.fused.packing import align, empty_output, lse_shape
 
 if TYPE_CHECKING:
@@ -72,9 +81,7 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, clamped: Tensor, *argu
         call, on_device = _describe(arguments)
         table = arguments[3].contiguous()
         dq, dk, dv, d_table = gated_launch.backward(on_device, table, align(grad_out), align(out), lse, clamped)
-    three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
-    dq, dk, dv = (d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three)
-    return dq, dk, dv, d_table
+    return *restore_inputs((dq, dk, dv), on_device, call), d_table
 
 
 def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,17 +119,11 @@ class GatedForward(torch.autograd.Function):
         return (*gradients, *(None,) * (NUM_ARGUMENTS - len(gradients)))
 
 
-class GatedBackward(torch.autograd.Function):
-    """The backward operator inside autograd: a second derivative raises an error instead of being silently zero."""
-
+class GatedBackward(FusedBackward):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
         operator = torch.ops.whence.gated_attention_backward.default
         return run_below_autograd(operator, _backward, arguments, NUM_TENSORS + 4)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise RuntimeError("the triton backend has no second derivative; use backend='reference'")
 
 
 def _with_gradients(*arguments: Any) -> tuple[Tensor, ...]:

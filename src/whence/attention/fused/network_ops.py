@@ -12,7 +12,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
-from whence.attention.fused.ops import DEVICES, copy_into, device_of, library, operator_facts, run_below_autograd
+from whence.attention.fused.ops import (
+    DEVICES,
+    FusedBackward,
+    copy_into,
+    device_of,
+    library,
+    operator_facts,
+    restore_inputs,
+    run_below_autograd,
+)
 from whence.attention.fused.packing import align, empty_output, next_power_of_two
 
 if TYPE_CHECKING:
@@ -127,8 +136,7 @@ def _backward(grad_out: Tensor, out: Tensor, top: Tensor, total: Tensor, *rest: 
                 statistics = (top[rows].clone(), total[rows].clone())
             of_rows = (align(grad_out[rows]), align(out[rows]), *statistics)
             dq, dk, dv, *sums = network_launch.backward(on_device, network, *of_rows, learns)
-            three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
-            results.append((*(d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three), *sums))
+            results.append((*restore_inputs((dq, dk, dv), on_device, call), *sums))
     if len(results) == 1:
         return results[0]
     columns = [*zip(*results, strict=True)]
@@ -176,17 +184,11 @@ class NetworkForward(torch.autograd.Function):
         return (dq, dk, dv, *others, *(None,) * (NUM_ARGUMENTS - NUM_DIFFERENTIABLE))
 
 
-class NetworkBackward(torch.autograd.Function):
-    """The backward operator inside autograd: a second derivative raises an error instead of being silently zero."""
-
+class NetworkBackward(FusedBackward):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> tuple[Tensor, ...]:
         operator = torch.ops.whence.network_attention_backward.default
         return run_below_autograd(operator, _backward, arguments, NUM_TENSORS + 4)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> Any:
-        raise RuntimeError("the triton backend has no second derivative; use backend='reference'")
 
 
 def _with_gradients(*arguments: Any) -> tuple[Tensor, ...]:

@@ -149,8 +149,7 @@ def _backward(
         d_sink = probability.mul_(-delta[:, :, rows]).div_(temperature).to(sink.dtype).contiguous()
     d_q_clock = _clock_gradient(q_sums, call.q.shape[2], temperature) if needed[4] else None
     d_k_clock = _clock_gradient(k_sums, call.k.shape[2], temperature) if needed[5] else None
-    three = ((dq, on_device.q, call.q), (dk, on_device.k, call.k), (dv, on_device.v, call.v))
-    dq, dk, dv = (d if used is x else copy_into(torch.empty_like(x), d) for d, used, x in three)
+    dq, dk, dv = restore_inputs((dq, dk, dv), on_device, call)
     others = (d_table, d_sink, d_q_clock, d_k_clock, d_content, sums)
     return dq, dk, dv, *(lse.new_empty(0) if x is None else x for x in others)
 
@@ -161,6 +160,14 @@ def _clock_gradient(sums: Tensor | None, length: int, temperature: float) -> Ten
         return None
     gradient = sums[..., :length].double()
     return gradient if temperature == 1 else gradient.div_(temperature)
+
+
+def restore_inputs(gradients: tuple[Tensor, ...], on_device: DeviceCall, call: FusedCall) -> tuple[Tensor, ...]:
+    """The gradients of q, k and v in the shapes and strides of the inputs, where aligned copies took their place."""
+    pairs = ((on_device.q, call.q), (on_device.k, call.k), (on_device.v, call.v))
+    return tuple(
+        d if used is x else copy_into(torch.empty_like(x), d) for d, (used, x) in zip(gradients, pairs, strict=True)
+    )
 
 
 def copy_into(target: Tensor, x: Tensor) -> Tensor:

@@ -313,3 +313,16 @@ def _strides(table: Tensor) -> tuple[int, int]:
     """Steps to the next head, 0 for one row that all heads share, and to the next distance."""
     strides = table.stride()
     return (0 if len(strides) == 1 or table.shape[0] == 1 else strides[0]), strides[-1]
+
+
+def make_tables(call: EagerCall, heads: int, scales: Scales, device: torch.device) -> PlannedTables:
+    if not call.parts:
+        return NoTables(heads, scales, device)
+    if call.form is not None:
+        learns = call.needs_gradient and any(x.requires_grad for x in call.form.tensors)
+        return ClosedFormTables(call.form, learns, heads, scales, device)
+    part = call.parts[0]
+    if call.buckets is not None and isinstance(part, T5Bias):
+        return BucketTables(part, heads, scales, device)
+    effects = frozenset[str]().union(*(part.effects for part in call.parts))
+    return FunctionTables(effects, heads, scales, device)
