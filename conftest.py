@@ -60,6 +60,13 @@ def pytest_runtest_setup():
     torch.manual_seed(20_260)
 
 
+def pytest_runtest_teardown(item):
+    """Return the memory of a GPU test, because several processes test on one GPU."""
+    if item.get_closest_marker("gpu") is not None and torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
 #: random cases of each kind in the suite, by the argument of the test
 CASES = {"float64_case": 200, "float32_case": 85, "history_case": 85}
 

@@ -4,7 +4,8 @@
     python benchmarks/host_cost.py --stubbed  # on a CPU: kernels are counted and not launched; writes nothing
 
 Four calls: a forward pass without gradients, a forward and backward pass, one decode step over a preallocated cache, and for
-some variants forward and backward inside torch.compile (fullgraph=True).
+some variants forward and backward inside torch.compile (fullgraph=True). Those with a backward pass are timed twice: as usual,
+where autograd hands it to a thread of its own, and with torch.autograd.set_multithreading_enabled(False).
 Host time is the time until the call returns, without waiting for the GPU; the median of calls issued one after the other,
 with a synchronization between groups so that the launch queue never fills. Each variant is timed only after its output and
 gradients agreed with float64 in the same run. SDPA has no position; FlexAttention is compiled, with fixed ALiBi slopes.
@@ -33,7 +34,11 @@ from whence.attention.fused import eager
 
 ROOT = Path(__file__).resolve().parent.parent
 BATCH, HEADS, TOKENS, HEAD_DIM, CACHED = 1, 8, 16, 64, 1000
-COLUMNS = {"forward": "forward", "both": "both", "decode": "decode", "both_compiled": "both, compiled"}
+COLUMNS = {
+    "forward": "forward", "both": "both", "both_one_thread": "one thread", "decode": "decode",
+    "both_compiled": "compiled", "both_compiled_one_thread": "one thread",
+}  # fmt: skip
+WITHOUT_CACHE, COMPILED_CALLS = ("forward", "both", "both_one_thread"), ("both_compiled", "both_compiled_one_thread")
 TARGETS = {"forward": 150.0, "both": 500.0, "decode": 200.0}  # microseconds
 MAX_LAUNCHES = 12
 MAX_ERROR = 2e-2  # relative, in bfloat16
@@ -51,6 +56,7 @@ class Bell(whence.Position):
         return self.height * torch.exp(-((distance / self.width) ** 2))
 
 
+OWN = "a function of your own"
 POSITIONS: dict[str, Callable[[], whence.Position]] = {
     "no position": whence.NoPosition,
     "EPAR, learnable": lambda: whence.Epar(HEADS, learnable=True),
@@ -59,11 +65,11 @@ POSITIONS: dict[str, Callable[[], whence.Position]] = {
     "rotary + EPAR, learnable": lambda: whence.Rotary() + whence.Epar(HEADS, learnable=True),
     "rotary + ALiBi, fixed": lambda: whence.Rotary() + whence.Alibi(HEADS),
     "T5 buckets": lambda: whence.T5Bias(HEADS, std=1.0),
-    "a function of your own": Bell,
+    OWN: Bell,
     "clock: a gate per head": lambda: whence.ForgetGate(HEAD_DIM, HEADS, form="bias"),
 }
 #: rows that are also compiled, which takes seconds for each
-COMPILED = ("no position", "EPAR, learnable", "ALiBi, learnable", "a function of your own")
+COMPILED = ("no position", "EPAR, learnable", "ALiBi, learnable", OWN)
 #: rows with padding or segments, without a decode step: the position and the arguments of ``attend``
 MASKED: dict[str, tuple[str, dict[str, Tensor]]] = {
     "EPAR, learnable, padding": ("EPAR, learnable", {"lengths": torch.tensor([TOKENS - 3])}),
@@ -100,6 +106,14 @@ class Variant:
     def both_compiled(self) -> list[Tensor]:
         out = self.compiled(*self.inputs)
         return [out, *torch.autograd.grad(out, [*self.inputs, *self.parameters], self.grad_out)]
+
+    def both_one_thread(self) -> list[Tensor]:
+        with torch.autograd.set_multithreading_enabled(False):
+            return self.both()
+
+    def both_compiled_one_thread(self) -> list[Tensor]:
+        with torch.autograd.set_multithreading_enabled(False):
+            return self.both_compiled()
 
     def decode(self) -> Tensor:
         with torch.no_grad():
@@ -199,6 +213,21 @@ class FlexVariant(Variant):
         super().__init__(attend, [], device, dtype)
 
 
+class HookVariant(Variant):
+    """The operators of a function of one's own on the distances of the call, without attention."""
+
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        position, distance = Bell().to(device), torch.arange(TOKENS, device=device, dtype=torch.float32)
+        super().__init__(
+            lambda q, k, v, cache: position.bias(distance, TOKENS), [*position.parameters()], device, dtype
+        )
+        self.grad_out = distance
+
+    def both(self) -> list[Tensor]:
+        out = self.attend(*self.inputs, None)
+        return [out, *torch.autograd.grad(out, self.parameters, self.grad_out)]
+
+
 def _check_nothing(*arguments: Any, **options: Any) -> None:
     """A function, because torch.compile does not trace a mock."""
 
@@ -284,7 +313,7 @@ def main() -> None:
     if args.plans != "default":
         eager.ENABLED = args.plans == "on"
     device, dtype = ("cpu", torch.float32) if args.stubbed else ("cuda", torch.bfloat16)
-    every, rows = [*TARGETS], {}
+    every, rows = [call for call in COLUMNS if call not in COMPILED_CALLS], {}
     print(f"{'host us (launches)':28}" + "".join(f"{title:>16}" for title in COLUMNS.values()))
 
     def show(name: str, row: dict[str, Any]) -> None:
@@ -303,15 +332,16 @@ def main() -> None:
         show("SDPA, no position", measure(SdpaVariant(device, dtype), calls, args.groups, None))
         if not args.without_flex:
             try:
-                row = measure(FlexVariant(device, dtype), every[:2], args.groups, None)
+                row = measure(FlexVariant(device, dtype), [*WITHOUT_CACHE], args.groups, None)
             except Exception as error:  # the others are measured without it
                 row = {"left_out": f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"}
             show("FlexAttention, ALiBi fixed", row)
+        show(f"{OWN}: its operators alone", measure(HookVariant(device, dtype), [*WITHOUT_CACHE], args.groups, None))
     for name in (*POSITIONS, *MASKED):
         position, masks = MASKED.get(name, (name, {}))
         variant = WhenceVariant(POSITIONS[position], device, dtype, masks)
         compiled = name in COMPILED and not args.without_compile
-        calls = every[:2] if masks else [*COLUMNS] if compiled else every
+        calls = [*WITHOUT_CACHE] if masks else [*COLUMNS] if compiled else every
         if args.stubbed:
             counts = [0]
             with stubbed_launches(counts):

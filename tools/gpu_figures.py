@@ -123,8 +123,9 @@ def host_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Host time and launches of eager calls; a star marks a time above its target."""
     shape, targets = record["shape"], record["targets"]
     titles = {
-        "forward": "forward", "both": "forward + backward", "decode": f"decode step over {shape['cached']} keys",
-        "both_compiled": "forward + backward, compiled",
+        "forward": "forward", "both": "forward + backward", "both_one_thread": "the same in one thread",
+        "decode": f"decode step over {shape['cached']} keys",
+        "both_compiled": "forward + backward, compiled", "both_compiled_one_thread": "the same in one thread",
     }  # fmt: skip
     variants = record["variants"]
     calls = [call for call in titles if call in targets or any(call in variant for variant in variants.values())]

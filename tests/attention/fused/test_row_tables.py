@@ -335,6 +335,7 @@ def test_a_wrong_table_is_refused_by_name():
 
 # --- on a GPU -------------------------------------------------------------------------------------------------------
 
+LONG = 4160  # more than tile_configs.LONG_QUERIES; dense references of longer texts fill a GPU that 16 processes share
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 GPU_CASES = [
     (mechanism, mask, queries, dtype)
@@ -366,10 +367,10 @@ def test_long_texts_on_a_gpu(pointers, monkeypatch):
         monkeypatch.setattr(packing, "has_tma", lambda device: False)
     for width in (64, 128):
         for mechanism in ("Shaw", "QueryTable", "TransformerXL"):
-            check(mechanism, "causal", (1, 2, 2, 5000, 5000, width, width), torch.bfloat16, "cuda")
+            check(mechanism, "causal", (1, 2, 2, LONG, LONG, width, width), torch.bfloat16, "cuda")
     monkeypatch.setattr(row_blocks, "MAX_NUMBERS", 1 << 24)
     for mechanism in ("QueryTable", "TransformerXL"):
-        check(mechanism, "causal", (1, 2, 2, 5000, 5000, 64, 64), torch.bfloat16, "cuda")
+        check(mechanism, "causal", (1, 2, 2, LONG, LONG, 64, 64), torch.bfloat16, "cuda")
 
 
 @pytest.mark.gpu
