@@ -16,7 +16,6 @@ KINDS = {
     "bias": (False, True, 2, False), "scale and bias": (True, True, 0, False),
 }  # fmt: skip
 KERNELS = ("forward", "dq", "dkdv")
-HEAD_DIM = gluon_launch.HEAD_DIM
 
 
 def reference_gradients(
@@ -37,7 +36,8 @@ def reference_gradients(
 
 
 def run_case(
-    kind: str, shape: tuple[int, ...], launch: Callable[..., None], descriptors: Any, *, kernels: tuple[str, ...] = KERNELS, seed: int = 0, device: str = "cpu"
+    kind: str, shape: tuple[int, ...], launch: Callable[..., None], descriptors: Any, *, head_dim: int = 128,
+    kernels: tuple[str, ...] = KERNELS, seed: int = 0, device: str = "cpu",
 ) -> dict[str, float]:  # fmt: skip
     """Relative errors of all results. Outputs begin as NaN. ``launch`` takes a kernel, the number of programs, arguments and
     compile-time arguments; ``descriptors`` makes the descriptors."""
@@ -45,9 +45,9 @@ def run_case(
     batch, heads, kv_heads, length = shape
     has_scale, has_bias, derivs, amplitude = KINDS[kind]
     q, k, v, grad_out = (
-        torch.randn(batch, n, length, HEAD_DIM).to(device, torch.bfloat16) for n in (heads, kv_heads, kv_heads, heads)
+        torch.randn(batch, n, length, head_dim).to(device, torch.bfloat16) for n in (heads, kv_heads, kv_heads, heads)
     )
-    softmax_scale = HEAD_DIM**-0.5
+    softmax_scale = head_dim**-0.5
     distance, head = torch.arange(length, device=device), torch.arange(heads, device=device)[:, None]
     scale = torch.full((heads, length), softmax_scale, device=device)
     scale = scale * (1 + 0.5 * torch.sin(distance / 50 + head)) if has_scale else scale
@@ -60,7 +60,7 @@ def run_case(
     derivatives = packing.pack_tables(tables, [1.0] * derivs)
     derivatives = table if derivatives is None else derivatives
     scales = (softmax_scale * packing.LOG2E, 1 / packing.LOG2E if has_scale else softmax_scale)
-    flags = {"HAS_SCORE_SCALE": has_scale, "HAS_BIAS": has_bias}
+    flags = {"HAS_SCORE_SCALE": has_scale, "HAS_BIAS": has_bias, "BLOCK_D": head_dim}
     stride = table.shape[1]
     pairs: dict[str, tuple[Tensor, Tensor]] = {}
     lse = torch.full((2, batch, heads, packing.padded_length(length)), torch.nan, device=device)
@@ -90,7 +90,8 @@ def run_case(
         delta.zero_()[..., :length] = (out.float() * grad_out.float()).sum(-1)
     if "dkdv" in kernels:
         tensors = (q, k, v, grad_out, dk, dv, lse[0], delta, table)
-        launch(*gluon_launch.dkdv_arguments(*tensors, stride, *scales, descriptors), flags)
+        constants = gluon_launch.dkdv_constants(has_scale)
+        launch(*gluon_launch.dkdv_arguments(*tensors, stride, *scales, descriptors), flags | constants)
         pairs |= {"dk": (dk, exact["dk"]), "dv": (dv, exact["dv"])}
     return {name: relative_error(*pair) for name, pair in pairs.items()}
 

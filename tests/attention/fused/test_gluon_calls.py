@@ -54,7 +54,7 @@ MECHANISMS = {
 # --- without a GPU ---------------------------------------------------------------------------------------------------
 
 TAKEN = [{"name": name} for name in ("none", "Epar", "PowerPrior", "Epar + T5Bias", "Rotary + Epar", "function")]
-TAKEN.append({"name": "PowerPrior", "skip_blocks": True})
+TAKEN += [{"name": "PowerPrior", "skip_blocks": True}, {"head_dim": 64}]
 OTHERS = [
     {"name": "Alibi"},
     {"name": "Sink"},
@@ -63,7 +63,7 @@ OTHERS = [
     {"scale": -0.1},
     {"dropout": 0.1},
     {"dtype": torch.float32},
-    {"head_dim": 64},
+    {"head_dim": 96},
     {"value_dim": 64},
     {"length": 9},
     {"keys": 30, "q_positions": torch.arange(10, 30), "k_positions": torch.arange(30)},
@@ -169,6 +169,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from whence.attention.fused.gluon_dkdv import gluon_dkdv_kernel
 from whence.attention.fused.gluon_dq import gluon_dq_kernel
 from whence.attention.fused.gluon_forward import gluon_forward_kernel
+from whence.attention.fused.gluon_launch import dkdv_constants
 
 tiles = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
 numbers = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
@@ -178,11 +179,16 @@ options = backend.parse_options({"num_warps": 4})
 
 
 def lower(kernel, key_rows, lse, constants):
+    for head_dim in (64, 128):
+        lower_with(kernel, key_rows, lse, constants | {"BLOCK_D": head_dim}, head_dim)
+
+
+def lower_with(kernel, key_rows, lse, constants, head_dim):
     names = kernel.arg_names
     types = {"LSE": lse, "DELTA": lse, "MAX_DISTANCE": "*i32", "qk_scale": "fp32", "qk_grad_scale": "fp32"}
     types |= dict.fromkeys(("TABLE", "DERIVATIVES", "PARTIAL_SUMS"), "*fp32")
     for name in ("Q", "K", "V", "GRAD_OUT", "OUT", "DQ", "DK", "DV"):
-        types[name] = f"tensordesc<bf16[1, 1, {key_rows if name in 'KV' else 64}, 128],{tiles!r}>"
+        types[name] = f"tensordesc<bf16[1, 1, {key_rows if name in 'KV' else 64}, {head_dim}],{tiles!r}>"
     types |= dict.fromkeys(constants, "constexpr")
     values = {(names.index(name),): value for name, value in constants.items()}
     source = GluonASTSource(kernel, {name: types.get(name, "i32") for name in names}, values, {})
@@ -198,7 +204,8 @@ for scale, bias, derivatives in ((False, False, 0), (True, False, 2), (False, Tr
     lower(gluon_forward_kernel, 128, "*fp32", flags | {"SKIP_BLOCKS": derivatives == 3})
     own = {"DERIVS": derivatives, "DERIV_WIDTH": (1, 1, 2, 4)[derivatives], "AMPLITUDE": derivatives == 2}
     lower(gluon_dq_kernel, 128, "*fp32", flags | own)
-    lower(gluon_dkdv_kernel, 64, f"tensordesc<fp32[1, 64],{numbers!r}>", flags)
+    own = dkdv_constants(scale)
+    lower(gluon_dkdv_kernel, 64, f"tensordesc<fp32[1, 64],{numbers!r}>", flags | own)
 """
 
 
@@ -229,11 +236,19 @@ CASES = {
     "no position, scaled": ("none", (2, 4, 2, 700), torch.float16, {"scale": 0.2, "temperature": 1.3}),
     "ALiBi: the Triton kernel": ("Alibi", (1, 4, 4, 300), torch.bfloat16, {}),
     "window: the Triton kernel": ("Epar", (1, 4, 4, 300), torch.bfloat16, {"window": 45}),
+    "64: EPAR": ("Epar", (2, 4, 2, 300), torch.bfloat16, {}),
+    "64: EPAR, half a block": ("Epar", (1, 2, 2, 193), torch.float16, {}),
+    "64: prior, 5000 tokens": ("PowerPrior", (1, 2, 1, 5000), torch.bfloat16, {}),
+    "64: scale and bias": ("Epar + T5Bias", (2, 4, 1, 513), torch.bfloat16, {}),
+    "64: rotary, one block": ("Rotary + Epar", (1, 2, 2, 64), torch.bfloat16, {}),
+    "64: function, several rounds of pairs": ("function", (8, 16, 4, 1100), torch.bfloat16, {}),
+    "64: no position, scaled": ("none", (2, 4, 2, 700), torch.float16, {"scale": 0.2, "temperature": 1.3}),
 }
 
 
 #: cases whose kernel of dq, or kernels of all gradients, are Triton's: dense gradients, and skipped blocks
 DENSE = ("T5, odd numbers of heads and blocks", "scale and bias", "function, several rounds of pairs")
+DENSE += tuple(f"64: {name}" for name in DENSE)  # names begin with a head dimension other than 128
 SKIPPING = ("blocks skipped",)
 
 
@@ -265,11 +280,14 @@ def test_outputs_and_gradients(name, planned, launches, monkeypatch, poisoned):
     torch.manual_seed(1)
     position = MECHANISMS[mechanism](heads)
     position = None if position is None else perturb(position).cuda()
-    *tensors, grad_out = random_inputs(batch, heads, groups, tokens, tokens, 128, 128, dtype=dtype, device="cuda")
+    head_dim = 64 if name.startswith("64") else 128
+    *tensors, grad_out = random_inputs(
+        batch, heads, groups, tokens, tokens, head_dim, head_dim, dtype=dtype, device="cuda"
+    )
     for _ in range(1 + planned):  # Triton launches the first time, the plan itself the second time
         check_against_reference(position, tensors, grad_out, {"causal": True, "skip_blocks": False} | options)
     calls = 0 if "Triton" in name else 1 + planned
-    assert launches["arguments"] == calls
+    assert launches["arguments"] == (calls if head_dim in gluon_launch.FORWARD_HEAD_DIMS else 0)
     assert launches["dq_arguments"] == (0 if name in DENSE + SKIPPING else calls)
     assert launches["dkdv_arguments"] == (0 if name in SKIPPING else calls)
 

@@ -19,13 +19,16 @@ SHAPES = {
 }
 
 
+@pytest.mark.parametrize("head_dim", gluon_launch.HEAD_DIMS)
 @pytest.mark.parametrize("kind", gluon_cases.KINDS)
 @pytest.mark.parametrize("name", SHAPES)
-def test_emulated(name, kind, monkeypatch):
+def test_emulated(name, kind, head_dim, monkeypatch):
     shape, programs = SHAPES[name]
     late = ([*SHAPES].index(name) + [*gluon_cases.KINDS].index(kind)) % 2 == 0  # products run when they are waited for
     monkeypatch.setattr(packing, "num_multiprocessors", lambda device: programs)
-    errors = gluon_cases.run_case(kind, shape, Emulator(late=late, seed=len(name)).launch, EmulatedDescriptors())
+    errors = gluon_cases.run_case(
+        kind, shape, Emulator(late=late, seed=len(name)).launch, EmulatedDescriptors(), head_dim=head_dim
+    )
     assert gluon_cases.is_accurate(errors), errors
 
 
@@ -37,7 +40,8 @@ def test_emulated(name, kind, monkeypatch):
 @pytest.mark.parametrize("few_programs", [False, True])
 @pytest.mark.parametrize("shape", [(1, 2, 2, 300), (2, 4, 2, 1000), (1, 3, 1, 129)])
 @pytest.mark.parametrize("kind", gluon_cases.KINDS)
-def test_on_a_gpu(kind, shape, few_programs, monkeypatch):
+@pytest.mark.parametrize("head_dim", gluon_launch.HEAD_DIMS)
+def test_on_a_gpu(head_dim, kind, shape, few_programs, monkeypatch):
     if few_programs:  # each computes many tiles
         monkeypatch.setattr(packing, "num_multiprocessors", lambda device: 3)
 
@@ -45,5 +49,5 @@ def test_on_a_gpu(kind, shape, few_programs, monkeypatch):
         kernel[(programs,)](*arguments, **constants, **gluon_launch.TILE.options)
 
     descriptors = Descriptors(torch.device("cuda", 0), gluon_launch.describe)
-    errors = gluon_cases.run_case(kind, shape, launch, descriptors, device="cuda")
+    errors = gluon_cases.run_case(kind, shape, launch, descriptors, head_dim=head_dim, device="cuda")
     assert gluon_cases.is_accurate(errors), errors

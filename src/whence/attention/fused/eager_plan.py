@@ -161,7 +161,7 @@ class Plan:
         q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
         if self.few_queries:
             self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
-        elif self.uses_gluon:
+        elif self.uses_gluon and gluon_launch.covers_forward(q):
             launch = gluon_launch.arguments(
                 q, k, v, out, lse, table, lse, stride, self.qk_scale, self._gluon_descriptors
             )
@@ -220,7 +220,8 @@ class Plan:
     def _needs_filled_lse(self, written: int) -> bool:
         """Whether a backward kernel reads rows of the log-sum-exp that a forward kernel of these blocks does not write."""
         covered, tiles = ceil_div(self.q_len, written) * written, (*self.dq_tiles, *(x for _, x in self.dkdv_passes))
-        return any(ceil_div(self.q_len, x.block_m) * x.block_m > covered for x in tiles)
+        read = max(ceil_div(self.q_len, x.block_m) * x.block_m for x in tiles)
+        return (self.lse_stride if self.uses_gluon else read) > covered
 
     # --- backward ------------------------------------------------------------------------------------------------------
 
@@ -311,7 +312,7 @@ class Plan:
                 self.qk_grad_scale,
                 self._gluon_descriptors,
             )
-            self._run_gluon(("gluon dkdv", strides), launch, {})
+            self._run_gluon(("gluon dkdv", strides), launch, gluon_launch.dkdv_constants(self.tables.has_score_scale))
             return
         split_slope = SPLIT_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
         inputs: tuple[Any, ...] = ()

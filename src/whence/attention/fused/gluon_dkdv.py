@@ -20,7 +20,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from whence.attention.fused.gluon_roles import (
     CONSUMER_REGISTERS,
     CONSUMERS,
-    HEAD_DIM,
     PRODUCER_REGISTERS,
     ROWS,
     TABLE_PADDING,
@@ -57,6 +56,7 @@ STEP = gl.constexpr(64)  # queries of a step
 def dkdv_producer(
     Q, K, V, GRAD_OUT, LSE, DELTA, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty, full, empty,
     heads, group_size, tiles, blocks, unit_heads, rounds, begun, taken, whole, STAGES: gl.constexpr,
+    BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     program, programs = gl.program_id(0), gl.num_programs(0)
     kv_heads = heads // group_size
@@ -69,7 +69,7 @@ def dkdv_producer(
         # into the other buffers than those of the last tile, while consumers still work on it
         pair = turn % 2
         mbarrier.wait(kv_empty.index(pair), ((turn // 2) & 1) ^ 1)
-        mbarrier.expect(kv_full.index(pair), 2 * TILE * HEAD_DIM * 2)
+        mbarrier.expect(kv_full.index(pair), 2 * TILE * BLOCK_D * 2)
         for c in gl.static_range(CONSUMERS):
             start = block * TILE + ROWS * c
             tma.async_copy_global_to_shared(
@@ -83,7 +83,7 @@ def dkdv_producer(
             for i in range(first, blocks * (TILE // STEP)):
                 slot = position % STAGES
                 mbarrier.wait(empty.index(slot), ((position // STAGES) & 1) ^ 1)
-                mbarrier.expect(full.index(slot), 2 * STEP * HEAD_DIM * 2 + 2 * STEP * 4)
+                mbarrier.expect(full.index(slot), 2 * STEP * BLOCK_D * 2 + 2 * STEP * 4)
                 tma.async_copy_global_to_shared(Q, [b, h, i * STEP, 0], full.index(slot), q_smem.index(slot))
                 tma.async_copy_global_to_shared(LSE, [b * heads + h, i * STEP], full.index(slot), lse_smem.index(slot))
                 tma.async_copy_global_to_shared(GRAD_OUT, [b, h, i * STEP, 0], full.index(slot), do_smem.index(slot))
@@ -118,7 +118,7 @@ def dkdv_weights(
 def dkdv_step(
     k, v, dk, dv, ds16, q_smem, do_smem, lse_smem, delta_smem, full, empty, turns, table, qk_scale, position,
     INDEX: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
-    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, MASKED: gl.constexpr,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, MASKED: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     """One step. The product of dk that the last step began is finished here, and this step's begins.
 
@@ -127,8 +127,8 @@ def dkdv_step(
     slot = position % STAGES
     mbarrier.wait(full.index(slot), (position // STAGES) & 1)
     wait_turn(turns, position, INDEX, TURNS)
-    s = issue_scores(k, q_smem, slot, STEP)
-    dp = issue_scores(v, do_smem, slot, STEP)
+    s = issue_scores(k, q_smem, slot, STEP, BLOCK_D)
+    dp = issue_scores(v, do_smem, slot, STEP, BLOCK_D)
     end_turn(turns, INDEX, TURNS)
     if MASKED:
         s = warpgroup_mma_wait(num_outstanding=1, deps=(s,))
@@ -137,15 +137,15 @@ def dkdv_step(
         mbarrier.arrive(empty.index((position - 1) % STAGES), count=1)
     lse = lse_smem.index(slot).reshape([STEP]).load(column_layout(STEP))
     p = dkdv_weights(s, lse, table, qk_scale, HAS_SCORE_SCALE, HAS_BIAS, MASKED)
-    p16 = gl.convert_layout(p.to(q_smem.dtype), operand_layout(HEAD_DIM), assert_trivial=True)
-    dv = warpgroup_mma(p16, do_smem.index(slot).reshape([STEP, HEAD_DIM]), dv, is_async=True)
+    p16 = gl.convert_layout(p.to(q_smem.dtype), operand_layout(BLOCK_D), assert_trivial=True)
+    dv = warpgroup_mma(p16, do_smem.index(slot).reshape([STEP, BLOCK_D]), dv, is_async=True)
     delta = delta_smem.index(slot).reshape([STEP]).load(column_layout(STEP))
     dp = warpgroup_mma_wait(num_outstanding=1, deps=(dp,))
     ds = p * (dp - delta[None, :])
     if HAS_SCORE_SCALE:
         ds = multiply_by_scale(ds, table, STEP, -1, HAS_BIAS)
-    ds16 = gl.convert_layout(ds.to(q_smem.dtype), operand_layout(HEAD_DIM), assert_trivial=True)
-    dk = warpgroup_mma(ds16, q_smem.index(slot).reshape([STEP, HEAD_DIM]), dk, is_async=True)
+    ds16 = gl.convert_layout(ds.to(q_smem.dtype), operand_layout(BLOCK_D), assert_trivial=True)
+    dk = warpgroup_mma(ds16, q_smem.index(slot).reshape([STEP, BLOCK_D]), dk, is_async=True)
     dv, p16 = warpgroup_mma_wait(num_outstanding=1, deps=(dv, p16))
     return dk, dv, ds16
 
@@ -155,7 +155,7 @@ def dkdv_consumer(
     DK, DV, TABLE, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty, full, empty, turns,
     heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks, unit_heads, rounds, begun, taken, whole,
     INDEX: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
-    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     WIDTH: gl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     program, programs = gl.program_id(0), gl.num_programs(0)
@@ -166,13 +166,13 @@ def dkdv_consumer(
         block = blocks - 1 - place
         b, h_kv = rank // kv_heads, rank % kv_heads
         steps = (blocks - block) * (TILE // STEP)
-        dk = gl.zeros([ROWS, HEAD_DIM], gl.float32, tile_layout(HEAD_DIM))
-        dv = gl.zeros([ROWS, HEAD_DIM], gl.float32, tile_layout(HEAD_DIM))
+        dk = gl.zeros([ROWS, BLOCK_D], gl.float32, tile_layout(BLOCK_D))
+        dv = gl.zeros([ROWS, BLOCK_D], gl.float32, tile_layout(BLOCK_D))
         pair = turn % 2
         k_buffer = k_smem.index(pair * CONSUMERS + INDEX)
         v_buffer = v_smem.index(pair * CONSUMERS + INDEX)
-        k = k_buffer.reshape([ROWS, HEAD_DIM])
-        v = v_buffer.reshape([ROWS, HEAD_DIM])
+        k = k_buffer.reshape([ROWS, BLOCK_D])
+        v = v_buffer.reshape([ROWS, BLOCK_D])
         mbarrier.wait(kv_full.index(pair), (turn // 2) & 1)
         for member in range(group_size):
             h = h_kv * group_size + member
@@ -183,10 +183,10 @@ def dkdv_consumer(
                 wait_turn(turns, done, INDEX, TURNS)
                 end_turn(turns, INDEX, TURNS)
                 mbarrier.arrive(empty.index(slot), count=1)
-            ds16 = gl.zeros([ROWS, STEP], q_smem.dtype, operand_layout(HEAD_DIM))
+            ds16 = gl.zeros([ROWS, STEP], q_smem.dtype, operand_layout(BLOCK_D))
             dk_token, dv, ds16 = dkdv_step(
                 k, v, warpgroup_mma_init(dk), dv, ds16, q_smem, do_smem, lse_smem, delta_smem, full, empty, turns, table,
-                qk_scale, done + INDEX, INDEX, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS, True,
+                qk_scale, done + INDEX, INDEX, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS, True, BLOCK_D,
             )  # fmt: skip
             if (member == 0) & (turn > 0):  # the copies of the last tile's results have read the buffers
                 tma.store_wait(0)
@@ -194,7 +194,8 @@ def dkdv_consumer(
             for i in range(INDEX + 1, steps):
                 dk_token, dv, ds16 = dkdv_step(
                     k, v, dk_token, dv, ds16, q_smem, do_smem, lse_smem, delta_smem, full, empty, turns,
-                    table + (i - INDEX) * STEP * WIDTH, qk_scale, done + i, INDEX, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS, False,
+                    table + (i - INDEX) * STEP * WIDTH, qk_scale, done + i, INDEX, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS,
+                    False, BLOCK_D,
                 )  # fmt: skip
             dk, ds16 = warpgroup_mma_wait(num_outstanding=0, deps=(dk_token, ds16))
             done += steps
@@ -218,15 +219,16 @@ def dkdv_consumer(
 def gluon_dkdv_kernel(
     Q, K, V, GRAD_OUT, DK, DV, LSE, DELTA, TABLE, heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks,
     unit_heads, rounds, begun, taken, whole,
-    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, BLOCK_D: gl.constexpr, STAGES: gl.constexpr, TURNS: gl.constexpr,
 ):  # fmt: skip
-    """dk and dv of causal attention. All descriptors have 64 rows; those of LSE and DELTA are of ``[heads, 64]``."""
-    STAGES: gl.constexpr = 2 if HAS_SCORE_SCALE else 3  # buffers of queries; with a score scale, loads of tables decide
-    TURNS: gl.constexpr = not HAS_SCORE_SCALE
-    k_smem = gl.allocate_shared_memory(K.dtype, [2 * CONSUMERS, 1, 1, ROWS, HEAD_DIM], K.layout)
-    v_smem = gl.allocate_shared_memory(V.dtype, [2 * CONSUMERS, 1, 1, ROWS, HEAD_DIM], V.layout)
-    q_smem = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, STEP, HEAD_DIM], Q.layout)
-    do_smem = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, STEP, HEAD_DIM], GRAD_OUT.layout)
+    """dk and dv of causal attention. All descriptors have 64 rows; those of LSE and DELTA are of ``[heads, 64]``.
+
+    ``STAGES``: buffers of queries. ``TURNS``: whether the consumers begin their products in turn.
+    """
+    k_smem = gl.allocate_shared_memory(K.dtype, [2 * CONSUMERS, 1, 1, ROWS, BLOCK_D], K.layout)
+    v_smem = gl.allocate_shared_memory(V.dtype, [2 * CONSUMERS, 1, 1, ROWS, BLOCK_D], V.layout)
+    q_smem = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, STEP, BLOCK_D], Q.layout)
+    do_smem = gl.allocate_shared_memory(Q.dtype, [STAGES, 1, 1, STEP, BLOCK_D], GRAD_OUT.layout)
     lse_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 1, STEP], LSE.layout)
     delta_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 1, STEP], DELTA.layout)
     kv_full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
@@ -248,16 +250,16 @@ def gluon_dkdv_kernel(
             (dkdv_consumer, (
                 DK, DV, TABLE, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty,
                 full, empty, turns, heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks, unit_heads, rounds,
-                begun, taken, whole, 0, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS,
+                begun, taken, whole, 0, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS, BLOCK_D,
             )),
             (dkdv_consumer, (
                 DK, DV, TABLE, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty,
                 full, empty, turns, heads, group_size, table_stride, qk_scale, qk_grad_scale, tiles, blocks, unit_heads, rounds,
-                begun, taken, whole, 1, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS,
+                begun, taken, whole, 1, STAGES, TURNS, HAS_SCORE_SCALE, HAS_BIAS, BLOCK_D,
             )),
             (dkdv_producer, (
                 Q, K, V, GRAD_OUT, LSE, DELTA, k_smem, v_smem, q_smem, do_smem, lse_smem, delta_smem, kv_full, kv_empty,
-                full, empty, heads, group_size, tiles, blocks, unit_heads, rounds, begun, taken, whole, STAGES,
+                full, empty, heads, group_size, tiles, blocks, unit_heads, rounds, begun, taken, whole, STAGES, BLOCK_D,
             )),
         ],
         [WARPS, 1],

@@ -20,7 +20,6 @@ from whence.attention.fused import packing
 from whence.attention.fused.gluon_roles import (
     CONSUMER_REGISTERS,
     CONSUMERS,
-    HEAD_DIM,
     PRODUCER_REGISTERS,
     ROWS,
     TABLE_PADDING,
@@ -128,17 +127,17 @@ def dq_gradients(
 
 
 @gluon.jit
-def multiply_gradients(ds, k_smem, slot, dq):
+def multiply_gradients(ds, k_smem, slot, dq, BLOCK_D: gl.constexpr):
     """Begin the product of the gradients of the scores with the keys."""
-    ds16 = gl.convert_layout(ds.to(k_smem.dtype), operand_layout(HEAD_DIM), assert_trivial=True)
-    return warpgroup_mma(ds16, k_smem.index(slot).reshape([KEYS, HEAD_DIM]), dq, is_async=True), ds16
+    ds16 = gl.convert_layout(ds.to(k_smem.dtype), operand_layout(BLOCK_D), assert_trivial=True)
+    return warpgroup_mma(ds16, k_smem.index(slot).reshape([KEYS, BLOCK_D]), dq, is_async=True), ds16
 
 
 @gluon.jit
 def dq_first_step(
     q, do, lse, delta, dq, g0, g1, g2, table, derivatives, k_smem, v_smem, k_full, v_full, v_empty, turns, qk_scale,
     distance0, position, INDEX: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, DERIVS: gl.constexpr,
-    DERIV_WIDTH: gl.constexpr,
+    DERIV_WIDTH: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     """The step of the diagonal. Its last product goes on, and its keys are still in use."""
     slot = position % STAGES
@@ -146,8 +145,8 @@ def dq_first_step(
     mbarrier.wait(k_full.index(slot), phase)
     mbarrier.wait(v_full.index(slot), phase)
     wait_turn(turns, position, INDEX, True)
-    s = issue_scores(q, k_smem, slot, KEYS)
-    dp = issue_scores(do, v_smem, slot, KEYS)
+    s = issue_scores(q, k_smem, slot, KEYS, BLOCK_D)
+    dp = issue_scores(do, v_smem, slot, KEYS, BLOCK_D)
     end_turn(turns, INDEX, True)
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s,))
     p = dq_weights(s, lse, table, qk_scale, distance0, HAS_SCORE_SCALE, HAS_BIAS, True)
@@ -156,7 +155,7 @@ def dq_first_step(
     ds, g0, g1, g2 = dq_gradients(
         s, p, dp, delta, table, derivatives, g0, g1, g2, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH
     )
-    dq, ds16 = multiply_gradients(ds, k_smem, slot, dq)
+    dq, ds16 = multiply_gradients(ds, k_smem, slot, dq, BLOCK_D)
     return dq, ds16, g0, g1, g2
 
 
@@ -164,7 +163,7 @@ def dq_first_step(
 def dq_step(
     q, do, lse, delta, dq, ds16, g0, g1, g2, table, derivatives, k_smem, v_smem, k_full, v_full, k_empty, v_empty, turns, qk_scale,
     position, INDEX: gl.constexpr, EARLY: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr,
-    DERIVS: gl.constexpr, DERIV_WIDTH: gl.constexpr,
+    DERIVS: gl.constexpr, DERIV_WIDTH: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     """A step without a mask. Products end in the order (dq of the last step), s, dp, dq."""
     slot = position % STAGES
@@ -172,10 +171,10 @@ def dq_step(
     mbarrier.wait(k_full.index(slot), phase)
     mbarrier.wait(v_full.index(slot), phase)
     wait_turn(turns, position, INDEX, True)
-    s = issue_scores(q, k_smem, slot, KEYS)
+    s = issue_scores(q, k_smem, slot, KEYS, BLOCK_D)
     # registers: the last step's gradients first make room for dp
     dq, ds16 = warpgroup_mma_wait(num_outstanding=1, deps=(dq, ds16))
-    dp = issue_scores(do, v_smem, slot, KEYS)
+    dp = issue_scores(do, v_smem, slot, KEYS, BLOCK_D)
     end_turn(turns, INDEX, True)
     s = warpgroup_mma_wait(num_outstanding=1, deps=(s,))
     mbarrier.arrive(k_empty.index((position - 1) % STAGES), count=1)
@@ -187,7 +186,7 @@ def dq_step(
     ds, g0, g1, g2 = dq_gradients(
         s, p, dp, delta, table, derivatives, g0, g1, g2, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH
     )
-    dq, ds16 = multiply_gradients(ds, k_smem, slot, dq)
+    dq, ds16 = multiply_gradients(ds, k_smem, slot, dq, BLOCK_D)
     return dq, ds16, g0, g1, g2
 
 
@@ -197,7 +196,7 @@ def dq_step(
 @gluon.jit
 def dq_producer(
     Q, K, V, GRAD_OUT, OUT, q_smem, do_smem, out_smem, k_smem, v_smem, q_full, q_empty, out_empty, k_full, k_empty, v_full,
-    v_empty, heads, group_size, tiles, blocks, unit_heads, rounds, begun, taken, whole,
+    v_empty, heads, group_size, tiles, blocks, unit_heads, rounds, begun, taken, whole, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     program, programs = gl.program_id(0), gl.num_programs(0)
     position = 0  # steps so far, of all tiles
@@ -210,27 +209,28 @@ def dq_producer(
             slot = position % STAGES
             phase = ((position // STAGES) & 1) ^ 1
             mbarrier.wait(k_empty.index(slot), phase)
-            mbarrier.expect(k_full.index(slot), KEYS * HEAD_DIM * 2)
+            mbarrier.expect(k_full.index(slot), KEYS * BLOCK_D * 2)
             tma.async_copy_global_to_shared(K, [b, h_kv, start, 0], k_full.index(slot), k_smem.index(slot))
             if i == 0:  # after the first keys, which need not wait for the end of the last tile
                 mbarrier.wait(q_empty, (turn & 1) ^ 1)
                 mbarrier.wait(out_empty, (turn & 1) ^ 1)
-                mbarrier.expect(q_full, 3 * TILE * HEAD_DIM * 2)
+                mbarrier.expect(q_full, 3 * TILE * BLOCK_D * 2)
                 for c in gl.static_range(CONSUMERS):
                     row = block * TILE + ROWS * c
                     tma.async_copy_global_to_shared(Q, [b, h, row, 0], q_full, q_smem.index(c))
                     tma.async_copy_global_to_shared(GRAD_OUT, [b, h, row, 0], q_full, do_smem.index(c))
                     tma.async_copy_global_to_shared(OUT, [b, h, row, 0], q_full, out_smem.index(c))
             mbarrier.wait(v_empty.index(slot), phase)
-            mbarrier.expect(v_full.index(slot), KEYS * HEAD_DIM * 2)
+            mbarrier.expect(v_full.index(slot), KEYS * BLOCK_D * 2)
             tma.async_copy_global_to_shared(V, [b, h_kv, start, 0], v_full.index(slot), v_smem.index(slot))
             position += 1
 
 
 @gluon.jit
-def store_warp_sums(pointers, x):
-    """Store the sum of each warp; ``x`` is summed over the registers of each thread."""
-    gl.store(pointers, gl.sum(gl.sum(x, 2), 1))
+def store_warp_sums(sums, x, COLUMNS: gl.constexpr):
+    """Store the sum of each warp; ``x`` is a tile with these columns, summed over the registers of each thread."""
+    warps = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, sums_layout(COLUMNS))))
+    gl.store(sums + warps * NUM_SLOTS, gl.sum(gl.sum(x, 2), 1))
 
 
 @gluon.jit
@@ -239,15 +239,15 @@ def dq_consumer(
     out_empty, k_full, k_empty, v_full, v_empty, turns, heads, lse_stride, table_stride, qk_scale, qk_grad_scale, tiles,
     blocks, unit_heads, rounds, begun, taken, whole,
     INDEX: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, DERIVS: gl.constexpr,
-    DERIV_WIDTH: gl.constexpr, AMPLITUDE: gl.constexpr,
+    DERIV_WIDTH: gl.constexpr, AMPLITUDE: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     WIDTH: gl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     DISTANCE0: gl.constexpr = INDEX * 64  # of the first query and key of the diagonal's step
     EARLY: gl.constexpr = not (HAS_SCORE_SCALE and DERIVS > 0)  # there are registers for scores, weights and dp at once
     program, programs = gl.program_id(0), gl.num_programs(0)
     done = 0  # steps of earlier tiles
-    q = q_smem.index(INDEX).reshape([ROWS, HEAD_DIM])
-    do = do_smem.index(INDEX).reshape([ROWS, HEAD_DIM])
+    q = q_smem.index(INDEX).reshape([ROWS, BLOCK_D])
+    do = do_smem.index(INDEX).reshape([ROWS, BLOCK_D])
     out_buffer = out_smem.index(INDEX)  # of out, then of dq
     for turn in range(count_tiles(program, programs, tiles, rounds)):
         rank, block = find_tile(program, programs, turn, blocks, unit_heads, rounds, begun, taken, whole)
@@ -258,24 +258,24 @@ def dq_consumer(
         derivatives = DERIVATIVES + (h.to(gl.int64) * table_stride + TABLE_PADDING + DISTANCE0) * DERIV_WIDTH
         lse = gl.load(LSE + statistics)
         mbarrier.wait(q_full, turn & 1)
-        out = out_buffer.reshape([ROWS, HEAD_DIM]).load(tile_layout(HEAD_DIM))
-        grad_out = do.load(tile_layout(HEAD_DIM))
+        out = out_buffer.reshape([ROWS, BLOCK_D]).load(tile_layout(BLOCK_D))
+        grad_out = do.load(tile_layout(BLOCK_D))
         delta = gl.sum(out.to(gl.float32) * grad_out.to(gl.float32), 1)
         delta = gl.convert_layout(delta, row_layout(KEYS), assert_trivial=True)
         gl.store(DELTA + statistics, delta)
-        dq = gl.zeros([ROWS, HEAD_DIM], gl.float32, tile_layout(HEAD_DIM))
+        dq = gl.zeros([ROWS, BLOCK_D], gl.float32, tile_layout(BLOCK_D))
         g0 = gl.zeros([4, 8, 8], gl.float32, sums_layout(KEYS))
         g1 = gl.zeros([4, 8, 8], gl.float32, sums_layout(KEYS))
         g2 = gl.zeros([4, 8, 8], gl.float32, sums_layout(KEYS))
         token, ds16, g0, g1, g2 = dq_first_step(
             q, do, lse, delta, warpgroup_mma_init(dq), g0, g1, g2, table, derivatives, k_smem, v_smem, k_full, v_full, v_empty,
-            turns, qk_scale, DISTANCE0, done, INDEX, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH,
+            turns, qk_scale, DISTANCE0, done, INDEX, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH, BLOCK_D,
         )  # fmt: skip
         for i in range(1, block + 1):
             token, ds16, g0, g1, g2 = dq_step(
                 q, do, lse, delta, token, ds16, g0, g1, g2, table + i * KEYS * WIDTH, derivatives + i * KEYS * DERIV_WIDTH,
                 k_smem, v_smem, k_full, v_full, k_empty, v_empty, turns, qk_scale, done + i, INDEX, EARLY, HAS_SCORE_SCALE,
-                HAS_BIAS, DERIVS, DERIV_WIDTH,
+                HAS_BIAS, DERIVS, DERIV_WIDTH, BLOCK_D,
             )  # fmt: skip
         dq, ds16 = warpgroup_mma_wait(num_outstanding=0, deps=(token, ds16))
         done += block + 1
@@ -283,18 +283,17 @@ def dq_consumer(
         dq = dq * qk_grad_scale
         # a sum for each warp: to add them up here, through shared memory, costs registers in the loop
         sums = PARTIAL_SUMS + ((rank.to(gl.int64) * blocks + block) * CONSUMERS + INDEX) * (WARPS * NUM_SLOTS)
-        warps = gl.arange(0, WARPS, gl.SliceLayout(1, gl.SliceLayout(2, sums_layout(KEYS)))) * NUM_SLOTS
         if DERIVS > 0:
-            store_warp_sums(sums + warps, g0)
+            store_warp_sums(sums, g0, KEYS)
         if DERIVS > 1:
-            store_warp_sums(sums + 1 + warps, g1)
+            store_warp_sums(sums + 1, g1, KEYS)
         if DERIVS > 2:
-            store_warp_sums(sums + 2 + warps, g2)
+            store_warp_sums(sums + 2, g2, KEYS)
         if AMPLITUDE:
-            q_again = q.load(tile_layout(HEAD_DIM)).to(gl.float32)
-            store_warp_sums(sums + AMPLITUDE_SLOT + warps, sum_registers(as_diagonals(dq * q_again, HEAD_DIM)))
+            q_again = q.load(tile_layout(BLOCK_D)).to(gl.float32)
+            store_warp_sums(sums + AMPLITUDE_SLOT, sum_registers(as_diagonals(dq * q_again, BLOCK_D)), BLOCK_D)
         mbarrier.arrive(q_empty, count=1)
-        out_buffer.reshape([ROWS, HEAD_DIM]).store(dq.to(out_smem.dtype))
+        out_buffer.reshape([ROWS, BLOCK_D]).store(dq.to(out_smem.dtype))
         fence_async_shared()
         role_barrier()
         tma.async_copy_shared_to_global(DQ, [b, h, start_m, 0], out_buffer)
@@ -312,14 +311,14 @@ def gluon_dq_kernel(
     Q, K, V, GRAD_OUT, OUT, DQ, LSE, DELTA, TABLE, DERIVATIVES, PARTIAL_SUMS, heads, group_size, lse_stride, table_stride,
     qk_scale, qk_grad_scale, tiles, blocks, unit_heads, rounds, begun, taken, whole,
     HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, DERIVS: gl.constexpr, DERIV_WIDTH: gl.constexpr,
-    AMPLITUDE: gl.constexpr,
+    AMPLITUDE: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     """dq, delta and sums for parameters. Descriptors of K and V have 128 rows, the others 64."""
-    q_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], Q.layout)
-    do_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], GRAD_OUT.layout)
-    out_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], OUT.layout)
-    k_smem = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, KEYS, HEAD_DIM], K.layout)
-    v_smem = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, KEYS, HEAD_DIM], V.layout)
+    q_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, BLOCK_D], Q.layout)
+    do_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, BLOCK_D], GRAD_OUT.layout)
+    out_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, BLOCK_D], OUT.layout)
+    k_smem = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, KEYS, BLOCK_D], K.layout)
+    v_smem = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, KEYS, BLOCK_D], V.layout)
     q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     out_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
@@ -344,16 +343,16 @@ def gluon_dq_kernel(
             (dq_consumer, (
                 DQ, LSE, DELTA, TABLE, DERIVATIVES, PARTIAL_SUMS, q_smem, do_smem, out_smem, k_smem, v_smem, q_full,
                 q_empty, out_empty, k_full, k_empty, v_full, v_empty, turns, heads, lse_stride, table_stride, qk_scale, qk_grad_scale,
-                tiles, blocks, unit_heads, rounds, begun, taken, whole, 0, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH, AMPLITUDE,
+                tiles, blocks, unit_heads, rounds, begun, taken, whole, 0, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH, AMPLITUDE, BLOCK_D,
             )),
             (dq_consumer, (
                 DQ, LSE, DELTA, TABLE, DERIVATIVES, PARTIAL_SUMS, q_smem, do_smem, out_smem, k_smem, v_smem, q_full,
                 q_empty, out_empty, k_full, k_empty, v_full, v_empty, turns, heads, lse_stride, table_stride, qk_scale, qk_grad_scale,
-                tiles, blocks, unit_heads, rounds, begun, taken, whole, 1, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH, AMPLITUDE,
+                tiles, blocks, unit_heads, rounds, begun, taken, whole, 1, HAS_SCORE_SCALE, HAS_BIAS, DERIVS, DERIV_WIDTH, AMPLITUDE, BLOCK_D,
             )),
             (dq_producer, (
                 Q, K, V, GRAD_OUT, OUT, q_smem, do_smem, out_smem, k_smem, v_smem, q_full, q_empty, out_empty, k_full, k_empty,
-                v_full, v_empty, heads, group_size, tiles, blocks, unit_heads, rounds, begun, taken, whole,
+                v_full, v_empty, heads, group_size, tiles, blocks, unit_heads, rounds, begun, taken, whole, BLOCK_D,
             )),
         ],
         [WARPS, 1],

@@ -23,7 +23,6 @@ from whence.attention.fused import tile_ops
 from whence.attention.fused.gluon_roles import (
     CONSUMER_REGISTERS,
     CONSUMERS,
-    HEAD_DIM,
     PRODUCER_REGISTERS,
     ROWS,
     TABLE_PADDING,
@@ -32,6 +31,7 @@ from whence.attention.fused.gluon_roles import (
     count_tiles,
     exp2,
     find_tile,
+    issue_scores,
     role_barrier,
 )
 from whence.attention.fused.gluon_tiles import load_table, operand_layout, row_layout, tile_layout
@@ -41,7 +41,6 @@ STAGES = gl.constexpr(2)  # buffers of keys, and of values
 MAX_LSE = gl.constexpr(tile_ops.MAX_LSE.value)
 S_LAYOUT = gl.constexpr(tile_layout(128))
 ROW_LAYOUT = gl.constexpr(row_layout(128))
-P_LAYOUT = gl.constexpr(operand_layout(128))
 
 
 @gluon.jit
@@ -90,11 +89,11 @@ def find_head(MAX_DISTANCE, rank, block, batch, heads, SKIP_BLOCKS: gl.constexpr
 
 
 @gluon.jit
-def load_block(X, buffers, full, empty, position, b, h, start):
+def load_block(X, buffers, full, empty, position, b, h, start, BLOCK_D: gl.constexpr):
     """Copy a block of keys or values into its buffer; ``position`` counts the blocks of a program."""
     slot = position % STAGES
     mbarrier.wait(empty.index(slot), ((position // STAGES) & 1) ^ 1)
-    mbarrier.expect(full.index(slot), BLOCK * HEAD_DIM * 2)
+    mbarrier.expect(full.index(slot), BLOCK * BLOCK_D * 2)
     tma.async_copy_global_to_shared(X, [b, h, start, 0], full.index(slot), buffers.index(slot))
 
 
@@ -102,7 +101,7 @@ def load_block(X, buffers, full, empty, position, b, h, start):
 def producer(
     Q, K, V, MAX_DISTANCE, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, batch, heads, group_size,
     tiles, row_blocks, unit_heads, rounds, begun, taken, whole,
-    SKIP_BLOCKS: gl.constexpr,
+    SKIP_BLOCKS: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     program, programs = gl.program_id(0), gl.num_programs(0)
     done = 0  # key blocks of earlier tiles
@@ -111,28 +110,24 @@ def producer(
         b, h, earlier = find_head(MAX_DISTANCE, rank, block, batch, heads, SKIP_BLOCKS)
         h_kv = h // group_size
         mbarrier.wait(q_empty, (turn & 1) ^ 1)
-        mbarrier.expect(q_full, BLOCK * HEAD_DIM * 2)
+        mbarrier.expect(q_full, BLOCK * BLOCK_D * 2)
         for c in gl.static_range(CONSUMERS):
             tma.async_copy_global_to_shared(Q, [b, h, block * BLOCK + ROWS * c, 0], q_full, q_smem.index(c))
-        load_block(K, k_smem, k_full, k_empty, done, b, h_kv, block * BLOCK)  # from the diagonal to the farthest key
+        load_block(
+            K, k_smem, k_full, k_empty, done, b, h_kv, block * BLOCK, BLOCK_D
+        )  # from the diagonal to the farthest key
         for i in range(earlier):  # consumers need keys one block before values
-            load_block(K, k_smem, k_full, k_empty, done + i + 1, b, h_kv, (block - 1 - i) * BLOCK)
-            load_block(V, v_smem, v_full, v_empty, done + i, b, h_kv, (block - i) * BLOCK)
-        load_block(V, v_smem, v_full, v_empty, done + earlier, b, h_kv, (block - earlier) * BLOCK)
+            load_block(K, k_smem, k_full, k_empty, done + i + 1, b, h_kv, (block - 1 - i) * BLOCK, BLOCK_D)
+            load_block(V, v_smem, v_full, v_empty, done + i, b, h_kv, (block - i) * BLOCK, BLOCK_D)
+        load_block(V, v_smem, v_full, v_empty, done + earlier, b, h_kv, (block - earlier) * BLOCK, BLOCK_D)
         done += earlier + 1
-
-
-@gluon.jit
-def multiply_keys(q, k_smem, slot):
-    k = k_smem.index(slot).reshape([BLOCK, HEAD_DIM]).permute((1, 0))
-    return warpgroup_mma(q, k, gl.zeros([ROWS, BLOCK], gl.float32, S_LAYOUT), use_acc=False, is_async=True)
 
 
 @gluon.jit
 def consumer(
     OUT, LSE, TABLE, MAX_DISTANCE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, turns,
     batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds, begun, taken, whole,
-    INDEX: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, SKIP_BLOCKS: gl.constexpr,
+    INDEX: gl.constexpr, HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, SKIP_BLOCKS: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     WIDTH: gl.constexpr = 2 if HAS_SCORE_SCALE and HAS_BIAS else 1
     FIRST: gl.constexpr = 1 if INDEX == 0 else 0  # this consumer's first turn needs no signal
@@ -149,10 +144,10 @@ def consumer(
         # the block of the diagonal: its scores and weights; its values follow in the loop
         scale, bias = load_table(table + INDEX * ROWS * WIDTH, BLOCK, 1, HAS_SCORE_SCALE, HAS_BIAS)
         mbarrier.wait(q_full, turn & 1)
-        q = q_smem.index(INDEX).reshape([ROWS, HEAD_DIM])
+        q = q_smem.index(INDEX).reshape([ROWS, BLOCK_D])
         slot = done % STAGES
         mbarrier.wait(k_full.index(slot), (done // STAGES) & 1)
-        s = multiply_keys(q, k_smem, slot)
+        s = issue_scores(q, k_smem, slot, BLOCK, BLOCK_D)
         s = warpgroup_mma_wait(num_outstanding=0, deps=(s,))
         mbarrier.arrive(k_empty.index(slot), count=1)
         row_max = gl.full([ROWS], -float("inf"), gl.float32, ROW_LAYOUT)
@@ -160,8 +155,8 @@ def consumer(
         p32, rescale, row_max, row_sum = softmax_step(
             s, scale, bias, qk_scale, row_max, row_sum, INDEX * ROWS, HAS_SCORE_SCALE, HAS_BIAS, True
         )
-        p = gl.convert_layout(p32.to(v_smem.dtype), P_LAYOUT)
-        o = gl.zeros([ROWS, HEAD_DIM], gl.float32, S_LAYOUT)
+        p = gl.convert_layout(p32.to(v_smem.dtype), operand_layout(BLOCK_D))
+        o = gl.zeros([ROWS, BLOCK_D], gl.float32, tile_layout(BLOCK_D))
         for i in range(1, earlier + 1):
             # scores of block i, then weights of block i - 1 times its values; the softmax of block i runs beside the latter
             position = done + i
@@ -169,9 +164,9 @@ def consumer(
             last_slot = (position - 1) % STAGES
             mbarrier.wait(k_full.index(slot), (position // STAGES) & 1)
             mbarrier.wait(turn_mine, (done_turns + i - 1 + FIRST) & 1)
-            s = multiply_keys(q, k_smem, slot)
+            s = issue_scores(q, k_smem, slot, BLOCK, BLOCK_D)
             mbarrier.wait(v_full.index(last_slot), ((position - 1) // STAGES) & 1)
-            o = warpgroup_mma(p, v_smem.index(last_slot).reshape([BLOCK, HEAD_DIM]), o, is_async=True)
+            o = warpgroup_mma(p, v_smem.index(last_slot).reshape([BLOCK, BLOCK_D]), o, is_async=True)
             mbarrier.arrive(turn_other, count=1)
             distance0 = INDEX * ROWS + i * BLOCK
             scale, bias = load_table(table + distance0 * WIDTH, BLOCK, 1, HAS_SCORE_SCALE, HAS_BIAS)
@@ -182,19 +177,31 @@ def consumer(
             )
             o, p = warpgroup_mma_wait(num_outstanding=0, deps=(o, p))
             mbarrier.arrive(v_empty.index(last_slot), count=1)
-            o = o * rescale[:, None]
-            p = gl.convert_layout(p32.to(v_smem.dtype), P_LAYOUT)
+            o = o * gl.convert_layout(rescale, row_layout(BLOCK_D), assert_trivial=True)[:, None]
+            p = gl.convert_layout(p32.to(v_smem.dtype), operand_layout(BLOCK_D))
         mbarrier.arrive(q_empty, count=1)
         position = done + earlier
         slot = position % STAGES
         mbarrier.wait(v_full.index(slot), (position // STAGES) & 1)
-        o = warpgroup_mma(p, v_smem.index(slot).reshape([BLOCK, HEAD_DIM]), o, is_async=True)
+        o = warpgroup_mma(p, v_smem.index(slot).reshape([BLOCK, BLOCK_D]), o, is_async=True)
         o, p = warpgroup_mma_wait(num_outstanding=0, deps=(o, p))
         mbarrier.arrive(v_empty.index(slot), count=1)
         lse_pointers = LSE + (b * heads + h).to(gl.int64) * lse_stride
         factor_offset = (batch * heads).to(gl.int64) * lse_stride
         store_rows(
-            OUT, lse_pointers, factor_offset, o_smem.index(INDEX), o, row_max, row_sum, b, h, start_m, q_len, HAS_BIAS
+            OUT,
+            lse_pointers,
+            factor_offset,
+            o_smem.index(INDEX),
+            o,
+            row_max,
+            row_sum,
+            b,
+            h,
+            start_m,
+            q_len,
+            HAS_BIAS,
+            BLOCK_D,
         )
         done += earlier + 1
         done_turns += earlier
@@ -203,7 +210,19 @@ def consumer(
 
 @gluon.jit
 def store_rows(
-    OUT, lse_pointers, factor_offset, buffer, o, row_max, row_sum, b, h, start_m, q_len, HAS_BIAS: gl.constexpr
+    OUT,
+    lse_pointers,
+    factor_offset,
+    buffer,
+    o,
+    row_max,
+    row_sum,
+    b,
+    h,
+    start_m,
+    q_len,
+    HAS_BIAS: gl.constexpr,
+    BLOCK_D: gl.constexpr,
 ):
     """Store the output by TMA, which drops rows beyond the end, and the log-sum-exp; see ``tile_ops.store_log_sum_exp``."""
     offs_m = start_m + gl.arange(0, ROWS, ROW_LAYOUT)
@@ -215,10 +234,10 @@ def store_rows(
         lse = gl.where(is_beyond, row_max, lse)
         gl.store(lse_pointers + factor_offset + offs_m, gl.where(is_beyond, 1.0 / safe_sum, 1.0))
     gl.store(lse_pointers + offs_m, gl.where(hides, float("inf"), lse))
-    o = o * (1.0 / safe_sum)[:, None]
+    o = o * gl.convert_layout(1.0 / safe_sum, row_layout(BLOCK_D), assert_trivial=True)[:, None]
     tma.store_wait(0)  # the previous tile's copy has read the buffer
     role_barrier()
-    buffer.reshape([ROWS, HEAD_DIM]).store(o.to(buffer.dtype))
+    buffer.reshape([ROWS, BLOCK_D]).store(o.to(buffer.dtype))
     fence_async_shared()
     role_barrier()
     tma.async_copy_shared_to_global(OUT, [b, h, start_m, 0], buffer)
@@ -233,13 +252,13 @@ def store_rows(
 def gluon_forward_kernel(
     Q, K, V, OUT, LSE, TABLE, MAX_DISTANCE, batch, heads, group_size, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks,
     unit_heads, rounds, begun, taken, whole,
-    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, SKIP_BLOCKS: gl.constexpr,
+    HAS_SCORE_SCALE: gl.constexpr, HAS_BIAS: gl.constexpr, SKIP_BLOCKS: gl.constexpr, BLOCK_D: gl.constexpr,
 ):  # fmt: skip
     """Causal attention with a table over distance. Q and OUT are descriptors of 64 rows, K and V of 128."""
-    q_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], Q.layout)
-    k_smem = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK, HEAD_DIM], K.layout)
-    v_smem = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, BLOCK, HEAD_DIM], V.layout)
-    o_smem = gl.allocate_shared_memory(OUT.dtype, [CONSUMERS, 1, 1, ROWS, HEAD_DIM], OUT.layout)
+    q_smem = gl.allocate_shared_memory(Q.dtype, [CONSUMERS, 1, 1, ROWS, BLOCK_D], Q.layout)
+    k_smem = gl.allocate_shared_memory(K.dtype, [STAGES, 1, 1, BLOCK, BLOCK_D], K.layout)
+    v_smem = gl.allocate_shared_memory(V.dtype, [STAGES, 1, 1, BLOCK, BLOCK_D], V.layout)
+    o_smem = gl.allocate_shared_memory(OUT.dtype, [CONSUMERS, 1, 1, ROWS, BLOCK_D], OUT.layout)
     q_full = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     q_empty = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     k_full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -263,15 +282,17 @@ def gluon_forward_kernel(
                 OUT, LSE, TABLE, MAX_DISTANCE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full,
                 v_empty, turns, batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds,
                 begun, taken, whole, 0, HAS_SCORE_SCALE, HAS_BIAS, SKIP_BLOCKS,
+                BLOCK_D,
             )),
             (consumer, (
                 OUT, LSE, TABLE, MAX_DISTANCE, q_smem, k_smem, v_smem, o_smem, q_full, q_empty, k_full, k_empty, v_full,
                 v_empty, turns, batch, heads, q_len, lse_stride, table_stride, qk_scale, tiles, row_blocks, unit_heads, rounds,
                 begun, taken, whole, 1, HAS_SCORE_SCALE, HAS_BIAS, SKIP_BLOCKS,
+                BLOCK_D,
             )),
             (producer, (
                 Q, K, V, MAX_DISTANCE, q_smem, k_smem, v_smem, q_full, q_empty, k_full, k_empty, v_full, v_empty, batch,
-                heads, group_size, tiles, row_blocks, unit_heads, rounds, begun, taken, whole, SKIP_BLOCKS,
+                heads, group_size, tiles, row_blocks, unit_heads, rounds, begun, taken, whole, SKIP_BLOCKS, BLOCK_D,
             )),
         ],
         [WARPS, 1],

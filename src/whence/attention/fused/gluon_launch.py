@@ -21,9 +21,10 @@ from whence.attention.fused.tile_configs import TileConfig
 ENABLED = os.environ.get("WHENCE_GLUON") != "0"
 #: versions of Triton whose Gluon compiles the kernel; the dialect is experimental, others use the Triton kernel
 KNOWN_VERSIONS = ((3, 6), (3, 7))
-HEAD_DIM = 128  # measured; at 64 the Triton kernel is as fast
+HEAD_DIMS = (64, 128)
+FORWARD_HEAD_DIMS = (128,)  # of the forward kernel; measured, at 64 the Triton kernel is as fast
 ROWS, BLOCK = 64, 128  # of a consumer, and of a tile
-FLAGS = ("HAS_SCORE_SCALE", "HAS_BIAS")  # compile-time arguments of all kernels
+FLAGS = ("HAS_SCORE_SCALE", "HAS_BIAS", "BLOCK_D")  # compile-time arguments of all kernels
 TILE = TileConfig(BLOCK, BLOCK, num_warps=4)  # warps of the first consumer; the other roles have theirs in the kernel
 SUMS_OF_TILE = 8  # for a parameter: one of each warp of the consumers
 MAX_DERIVATIVES = 3  # of one column of the table
@@ -32,15 +33,20 @@ MAX_DERIVATIVES = 3  # of one column of the table
 def covers(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, offset: int, window: int | None, dropout: float, qk_scale: float
 ) -> bool:
-    """Whether the kernels compute this call, if nothing acts on its scores but score scales and biases in a table.
+    """Whether the backward kernels compute this call, if nothing acts on its scores but score scales and biases in a table.
 
-    The backward kernels do so unless blocks are skipped; dq and sums for parameters also need ``covers_sums``.
+    They do so unless blocks are skipped; dq and sums for parameters also need ``covers_sums``. The forward kernel needs ``covers_forward``.
     """
     return (
         ENABLED and causal and offset == 0 and window is None and dropout == 0 and qk_scale > 0
-        and MAX_DECODE_QUERIES < q.shape[2] == k.shape[2] and q.shape[3] == v.shape[3] == HEAD_DIM and q.dtype != torch.float32
+        and MAX_DECODE_QUERIES < q.shape[2] == k.shape[2] and q.shape[3] == v.shape[3] and q.shape[3] in HEAD_DIMS and q.dtype != torch.float32
         and packing.is_hopper(q.device) and packing.has_tma(q.device) and has_gluon()
     )  # fmt: skip
+
+
+def covers_forward(q: Tensor) -> bool:
+    """Whether the forward kernel takes the head dimension of a call that ``covers`` allows."""
+    return q.shape[3] in FORWARD_HEAD_DIMS
 
 
 def covers_sums(dense: tuple[bool, ...], has_score_scale: bool, has_bias: bool, num_derivatives: int) -> bool:
@@ -122,6 +128,11 @@ def dq_constants(num_derivatives: int, width: int, amplitude: bool) -> dict[str,
     return {"DERIVS": num_derivatives, "DERIV_WIDTH": width, "AMPLITUDE": amplitude}
 
 
+def dkdv_constants(has_score_scale: bool) -> dict[str, Any]:
+    """Compile-time arguments of the kernel of dk and dv beside FLAGS. With a score scale, loads of tables decide its time."""
+    return {"STAGES": 2 if has_score_scale else 3, "TURNS": not has_score_scale}
+
+
 def dkdv_arguments(
     q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor, dk: Tensor, dv: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
     table_stride: int, qk_scale: float, qk_grad_scale: float, descriptors: Descriptors,
@@ -153,7 +164,7 @@ def empty_sums(q: Tensor) -> Tensor:
 
 
 def describe(x: Tensor, rows: int) -> Any:
-    """A TMA descriptor for tiles of some rows of ``[B, H, length, HEAD_DIM]``, or of numbers of queries ``[B, H, padded_length]``."""
+    """A TMA descriptor for tiles of some rows of ``[B, H, length, head_dim]``, or of numbers of queries ``[B, H, padded_length]``."""
     from triton.experimental.gluon import language as gl
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -161,5 +172,6 @@ def describe(x: Tensor, rows: int) -> Any:
         layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
         return TensorDescriptor(x, [x.shape[0] * x.shape[1], x.shape[2]], [x.shape[2], 1], [1, rows], layout)
     layout = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=4)
-    strides = [stride if n > 1 else HEAD_DIM for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, HEAD_DIM], layout)
+    head_dim = x.shape[3]
+    strides = [stride if n > 1 else head_dim for stride, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, head_dim], layout)

@@ -41,7 +41,6 @@ ROWS = gl.constexpr(64)  # of a consumer
 CONSUMERS = gl.constexpr(2)
 WARPS = gl.constexpr(4)  # of a consumer
 TILE = gl.constexpr(128)  # rows of a tile: those of both consumers
-HEAD_DIM = gl.constexpr(128)
 CONSUMER_REGISTERS = gl.constexpr(240)
 PRODUCER_REGISTERS = gl.constexpr(24)
 TABLE_PADDING = gl.constexpr(packing.TABLE_PADDING)
@@ -120,7 +119,7 @@ def end_turn(turns, INDEX: gl.constexpr, TURNS: gl.constexpr):
 
 
 @gluon.jit
-def issue_scores(x, y_smem, slot, N: gl.constexpr):
-    """Begin the product of ``[64, D]`` with the transpose of the rows ``[N, D]`` of a buffer."""
-    y = y_smem.index(slot).reshape([N, HEAD_DIM]).permute((1, 0))
+def issue_scores(x, y_smem, slot, N: gl.constexpr, BLOCK_D: gl.constexpr):
+    """Begin the product of ``[64, BLOCK_D]`` with the transpose of the rows ``[N, BLOCK_D]`` of a buffer."""
+    y = y_smem.index(slot).reshape([N, BLOCK_D]).permute((1, 0))
     return warpgroup_mma(x, y, gl.zeros([ROWS, N], gl.float32, tile_layout(N)), use_acc=False, is_async=True)

@@ -83,7 +83,8 @@ def forward(call: DeviceCall, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Also fills the log-sum-exp, of ``packing.lse_shape``.
     """
     out = empty_output(call.q, call.v)
-    if uses_gluon(call):  # writes padding rows, too
+    gluon = uses_gluon(call)
+    if gluon and gluon_launch.covers_forward(call.q):  # writes padding rows, too
         max_distance = block_skipping.max_distances(call)
         launch = gluon_launch.arguments(
             call.q, call.k, call.v, out, lse, call.table, max_distance if max_distance.numel() else call.dummy,
@@ -95,7 +96,7 @@ def forward(call: DeviceCall, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if call.decodes:
         decode.decode(call, out, lse)
         return out, call.q.new_empty(0, dtype=torch.int32), lse.new_empty(0)
-    if call.fills_lse:
+    if call.fills_lse or (gluon and call.has_padding_rows):
         lse.fill_(torch.inf)  # padding rows have p = 0 in the backward pass
     shape = (call.batch, call.heads, call.q_len, entries)
     slots = lse.new_full(shape, -torch.inf) if entries else lse.new_empty(0)
@@ -119,7 +120,8 @@ def forward(call: DeviceCall, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def uses_gluon(call: DeviceCall) -> bool:
-    """Whether ``gluon_forward`` computes the call, and ``gluon_dkdv`` its gradients unless blocks are skipped."""
+    """Whether ``gluon_dkdv`` computes gradients of the call unless blocks are skipped, and the call itself ``gluon_forward``, if
+    ``gluon_launch.covers_forward``."""
     e, m = call.effects, call.mask
     return (
         gluon_launch.covers(
@@ -346,7 +348,8 @@ def backward_dkdv(
         sizes = (call.table_stride, call.qk_scale, call.qk_grad_scale)
         tensors = (call.q, call.k, call.v, grad_out, dk, dv, lse, delta, call.table)
         launch = gluon_launch.dkdv_arguments(*tensors, *sizes, call.gluon_descriptors)
-        run_gluon(call, launch, {}, (grad_out.stride(), lse.data_ptr() % 16))
+        constants = gluon_launch.dkdv_constants(e.has_score_scale)
+        run_gluon(call, launch, constants, (grad_out.stride(), lse.data_ptr() % 16))
         return dk, dv, None
     # a clock with more dimensions needs more registers than there are
     splits_clock = call.clock == BY_BLOCK.value and not has_slope and call.max_block_d <= 64
