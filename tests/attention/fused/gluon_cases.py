@@ -90,7 +90,7 @@ def run_case(
         delta.zero_()[..., :length] = (out.float() * grad_out.float()).sum(-1)
     if "dkdv" in kernels:
         tensors = (q, k, v, grad_out, dk, dv, lse[0], delta, table)
-        constants = gluon_launch.dkdv_constants(has_scale)
+        constants = gluon_launch.dkdv_constants(head_dim, has_scale, has_bias)
         launch(*gluon_launch.dkdv_arguments(*tensors, stride, *scales, descriptors), flags | constants)
         pairs |= {"dk": (dk, exact["dk"]), "dv": (dv, exact["dv"])}
     return {name: relative_error(*pair) for name, pair in pairs.items()}

@@ -27,7 +27,7 @@ from whence.attention.content_tables import (
     relative_terms,
     value_bias_table,
 )
-from whence.attention.fused import gated_ops, network_ops, ops, packing, row_blocks, scaled_distance
+from whence.attention.fused import gated_ops, linear_bias, network_ops, ops, packing, row_blocks, scaled_distance
 from whence.attention.fused.fused_call import EffectGradients, FusedCall, Mask, ScoreEffects, Softmax
 from whence.attention.fused.packing import (
     MAX_DECODE_QUERIES,
@@ -176,7 +176,8 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
     softmax = replace(softmax, seed=seed)
     if call.pair_function is None:
-        effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink)
+        by_table = linear_bias.prefers_table(call, skips_blocks=mask.skip_blocks)
+        effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink, by_table)
     else:
         effects, gradients = scaled_distance.function_effects(call.pair_function, q, kv_len, layout, softmax, sink)
     if call.clock is not None:
@@ -237,16 +238,17 @@ def attend_by_network(call: Call, network: HeadNetwork) -> Tensor:
 
 
 def score_effects(
-    q: Tensor, kv_len: int, position: Position, layout: Layout, softmax: Softmax, sink: Tensor | None
+    q: Tensor, kv_len: int, position: Position, layout: Layout, softmax: Softmax, sink: Tensor | None, by_table: bool
 ) -> tuple[ScoreEffects, EffectGradients]:
-    """The mechanism as a slope or as tables over all distances that can occur, and how their gradients are computed."""
+    """The mechanism as tables over all distances that can occur or, unless ``by_table``, as a slope, and how their gradients are
+    computed."""
     heads, half_precision = q.shape[1], q.dtype != torch.float32
     assert layout.offset is not None
     first, end = distance_range(layout.offset, layout.causal, layout.window, q.shape[2], kv_len)
     distance = torch.arange(first, end, device=q.device, dtype=torch.float32)
-    # see slope_per_head; sums of weights need the whole logits of a tile
-    has_slope = half_precision and "value_bias" not in position.effects
-    slope = slope_per_head(position, layout, heads) if has_slope else None
+    # sums of weights need the whole logits of a tile
+    has_slope = half_precision and "value_bias" not in position.effects and not by_table
+    slope = linear_bias.slope_per_head(position, layout, heads) if has_slope else None
     score_scale = bias = parameters = None
     derivatives: tuple[ParameterGradient, ...] = ()
     if slope is None:
@@ -306,18 +308,6 @@ def can_skip_blocks(layout: Layout, q_len: int, kv_len: int) -> bool:
     assert layout.offset is not None
     own_key = layout.causal and layout.offset >= 0 and layout.offset + q_len <= kv_len
     return own_key and q_len > MAX_DECODE_QUERIES and kv_len > MIN_KEYS_TO_SKIP
-
-
-def slope_per_head(position: Position, layout: Layout, heads: int) -> Tensor | None:
-    """``[H]``, if the only score effect is a bias of slope * distance and no distance is negative; else None.
-
-    The kernels add the slope along queries and along keys separately, which costs float32 its last two digits.
-    """
-    active = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
-    if len(active) != 1 or "score_scale" in active[0].effects or not layout.causal:
-        return None
-    slope = active[0].bias_slope()
-    return None if slope is None else slope.float().reshape(-1).expand(heads)
 
 
 def decay_per_head(position: Position, layout: Layout, heads: int, kv_len: int) -> Tensor | None:

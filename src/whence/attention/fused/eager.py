@@ -23,8 +23,10 @@ from whence.attention import backends
 from whence.attention.arguments import Arguments
 from whence.attention.cache import KVCache
 from whence.attention.fused import backend as fused_backend
+from whence.attention.fused import linear_bias
 from whence.attention.fused.closed_forms import ClosedForm, closed_form
 from whence.attention.fused.packing import MAX_DECODE_QUERIES, is_aligned
+from whence.position.alibi import Alibi
 from whence.position.base import Position
 from whence.position.no_position import NoPosition
 from whence.position.rotary import Rotary
@@ -153,7 +155,7 @@ def describe_call(a: Arguments) -> EagerCall | None:
     learns = torch.is_grad_enabled()
     form = buckets = None
     if len(parts) == 1:
-        form = closed_form(parts[0], slope=half_precision and a.causal)
+        form = closed_form(parts[0], slope=type(parts[0]) is Alibi and _takes_slope(a, mask is not None))
         buckets = _t5_buckets(parts[0]) if form is None else None
     tensors = buckets or () if form is None else form.tensors
     needs_gradient = learns and (q.requires_grad or k.requires_grad or v.requires_grad)
@@ -186,6 +188,14 @@ def describe_call(a: Arguments) -> EagerCall | None:
         None if half_precision else torch.backends.cuda.matmul.fp32_precision, tuple(backends.BACKENDS.values()),
     )  # fmt: skip
     return EagerCall(key, form, buckets, parts, rotary, a, needs_gradient, mask)
+
+
+def _takes_slope(a: Arguments, has_mask: bool) -> bool:
+    """Whether the kernels take ALiBi as a slope per head and not as a table of distances; see ``linear_bias``."""
+    if a.q.dtype is torch.float32 or not a.causal:
+        return False
+    plain = not has_mask and a.cache is None and a.window is None and a.dropout == 0
+    return not (plain and (a.scale is None or a.scale > 0) and linear_bias.is_faster_as_table(a.q, a.k, a.v))
 
 
 def _find_mask(a: Arguments) -> tuple[str, Tensor] | None:

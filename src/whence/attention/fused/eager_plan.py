@@ -104,8 +104,12 @@ class Plan:
         self.uses_gluon = self.uses_gluon and gluon_launch.covers(
             q, k, v, causal=a.causal, offset=0, window=a.window, dropout=a.dropout, qk_scale=self.qk_scale
         )
+        self.uses_gluon_forward = self.uses_gluon and gluon_launch.covers_forward(
+            self.head_dim, tables.has_score_scale, tables.has_bias
+        )
         self._lse_shape = (2 if tables.has_bias else 1, self.batch, self.heads, self.lse_stride)
         self._fills_lse = self._needs_filled_lse(self.forward_tile.block_m)
+        self._dkdv_constants = gluon_launch.dkdv_constants(self.head_dim, tables.has_score_scale, tables.has_bias)
         self._whole = None if a.cache is not None else self._extent(k.shape[2], 0)
         self._descriptors = operator_facts.descriptors(self.device, build_descriptor)
         self._gluon_descriptors = operator_facts.descriptors(self.device, gluon_launch.describe)
@@ -161,7 +165,7 @@ class Plan:
         q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
         if self.few_queries:
             self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
-        elif self.uses_gluon and gluon_launch.covers_forward(q):
+        elif self.uses_gluon_forward:
             launch = gluon_launch.arguments(
                 q, k, v, out, lse, table, lse, stride, self.qk_scale, self._gluon_descriptors
             )
@@ -257,7 +261,9 @@ class Plan:
         tables, heads, count = self.tables, self.heads, self.tables.num_derivatives
         kv_len, offset, first, _, stride, window = extent
         dense, learns = tables.dense(tensors), tables.learns
-        if self.uses_gluon and gluon_launch.covers_sums(dense, tables.has_score_scale, tables.has_bias, count):
+        if self.uses_gluon and gluon_launch.covers_sums(
+            self.head_dim, dense, tables.has_score_scale, tables.has_bias, count
+        ):
             sums = gluon_launch.empty_sums(dq) if learns else delta
             launch = gluon_launch.dq_arguments(
                 *read, out, dq, lse[0], delta[0], table, derivatives, sums, stride, self.qk_scale, self.qk_grad_scale,
@@ -312,7 +318,7 @@ class Plan:
                 self.qk_grad_scale,
                 self._gluon_descriptors,
             )
-            self._run_gluon(("gluon dkdv", strides), launch, gluon_launch.dkdv_constants(self.tables.has_score_scale))
+            self._run_gluon(("gluon dkdv", strides), launch, self._dkdv_constants)
             return
         split_slope = SPLIT_BITS.get(self.dtype, 0) if self.has_slope and self.group_size == 1 else 0
         inputs: tuple[Any, ...] = ()

@@ -22,7 +22,7 @@ ENABLED = os.environ.get("WHENCE_GLUON") != "0"
 #: versions of Triton whose Gluon compiles the kernel; the dialect is experimental, others use the Triton kernel
 KNOWN_VERSIONS = ((3, 6), (3, 7))
 HEAD_DIMS = (64, 128)
-FORWARD_HEAD_DIMS = (128,)  # of the forward kernel; measured, at 64 the Triton kernel is as fast
+DQ_HEAD_DIM = 128  # of the kernel of dq; at 64 the Triton kernel is as fast or faster
 ROWS, BLOCK = 64, 128  # of a consumer, and of a tile
 FLAGS = ("HAS_SCORE_SCALE", "HAS_BIAS", "BLOCK_D")  # compile-time arguments of all kernels
 TILE = TileConfig(BLOCK, BLOCK, num_warps=4)  # warps of the first consumer; the other roles have theirs in the kernel
@@ -38,20 +38,28 @@ def covers(
     They do so unless blocks are skipped; dq and sums for parameters also need ``covers_sums``. The forward kernel needs ``covers_forward``.
     """
     return (
-        ENABLED and causal and offset == 0 and window is None and dropout == 0 and qk_scale > 0
-        and MAX_DECODE_QUERIES < q.shape[2] == k.shape[2] and q.shape[3] == v.shape[3] and q.shape[3] in HEAD_DIMS and q.dtype != torch.float32
-        and packing.is_hopper(q.device) and packing.has_tma(q.device) and has_gluon()
+        causal and offset == 0 and window is None and dropout == 0 and qk_scale > 0
+        and MAX_DECODE_QUERIES < q.shape[2] == k.shape[2] and q.shape[3] == v.shape[3] and q.shape[3] in HEAD_DIMS
+        and q.dtype != torch.float32 and is_available(q.device)
     )  # fmt: skip
 
 
-def covers_forward(q: Tensor) -> bool:
-    """Whether the forward kernel takes the head dimension of a call that ``covers`` allows."""
-    return q.shape[3] in FORWARD_HEAD_DIMS
+def is_available(device: torch.device) -> bool:
+    return ENABLED and packing.is_hopper(device) and packing.has_tma(device) and has_gluon()
 
 
-def covers_sums(dense: tuple[bool, ...], has_score_scale: bool, has_bias: bool, num_derivatives: int) -> bool:
-    """Whether the kernel of dq computes the sums for the parameters of such a table; ``dense``: gradients of its columns."""
-    return not any(dense) and num_derivatives <= (0 if has_score_scale and has_bias else MAX_DERIVATIVES)
+def covers_forward(head_dim: int, has_score_scale: bool, has_bias: bool) -> bool:
+    """Whether the forward kernel computes a call that ``covers`` allows. Measured: with pairs of scale and bias, the Triton kernel is
+    faster at head dimension 64."""
+    return head_dim > 64 or not (has_score_scale and has_bias)
+
+
+def covers_sums(
+    head_dim: int, dense: tuple[bool, ...], has_score_scale: bool, has_bias: bool, num_derivatives: int
+) -> bool:
+    """Whether the kernel of dq computes the call and the sums for the parameters of such a table; ``dense``: gradients of its columns."""
+    most = 0 if has_score_scale and has_bias else MAX_DERIVATIVES
+    return head_dim == DQ_HEAD_DIM and not any(dense) and num_derivatives <= most
 
 
 def has_gluon() -> bool:
@@ -128,9 +136,10 @@ def dq_constants(num_derivatives: int, width: int, amplitude: bool) -> dict[str,
     return {"DERIVS": num_derivatives, "DERIV_WIDTH": width, "AMPLITUDE": amplitude}
 
 
-def dkdv_constants(has_score_scale: bool) -> dict[str, Any]:
-    """Compile-time arguments of the kernel of dk and dv beside FLAGS. With a score scale, loads of tables decide its time."""
-    return {"STAGES": 2 if has_score_scale else 3, "TURNS": not has_score_scale}
+def dkdv_constants(head_dim: int, has_score_scale: bool, has_bias: bool) -> dict[str, Any]:
+    """Compile-time arguments of the kernel of dk and dv beside FLAGS, as measured: with a score scale, loads of tables decide its
+    time, and with 64 dimensions a step without a table is too short for turns."""
+    return {"STAGES": 2 if has_score_scale else 3, "TURNS": not has_score_scale and (has_bias or head_dim > 64)}
 
 
 def dkdv_arguments(

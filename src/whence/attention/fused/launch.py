@@ -83,8 +83,8 @@ def forward(call: DeviceCall, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     Also fills the log-sum-exp, of ``packing.lse_shape``.
     """
     out = empty_output(call.q, call.v)
-    gluon = uses_gluon(call)
-    if gluon and gluon_launch.covers_forward(call.q):  # writes padding rows, too
+    gluon, e = uses_gluon(call), call.effects
+    if gluon and gluon_launch.covers_forward(call.head_dim, e.has_score_scale, e.has_bias):  # writes padding rows, too
         max_distance = block_skipping.max_distances(call)
         launch = gluon_launch.arguments(
             call.q, call.k, call.v, out, lse, call.table, max_distance if max_distance.numel() else call.dummy,
@@ -265,7 +265,9 @@ def backward_dq(
     takes and, with a clock, the sums of the gradients of each query's logits. ``gluon``: whether warp-specialised kernels may run.
     """
     e = call.effects
-    if gluon and gluon_launch.covers_sums(needed.dense, e.has_score_scale, e.has_bias, sum(needed.num_derivatives)):
+    if gluon and gluon_launch.covers_sums(
+        call.head_dim, needed.dense, e.has_score_scale, e.has_bias, sum(needed.num_derivatives)
+    ):
         return *backward_dq_by_gluon(call, grad_out, out, lse, needed), None, lse, None
     tile = call.dq_tile(sum(needed.num_derivatives), sum(needed.dense))
     blocks = ceil_div(call.q_len, tile.block_m)
@@ -348,7 +350,7 @@ def backward_dkdv(
         sizes = (call.table_stride, call.qk_scale, call.qk_grad_scale)
         tensors = (call.q, call.k, call.v, grad_out, dk, dv, lse, delta, call.table)
         launch = gluon_launch.dkdv_arguments(*tensors, *sizes, call.gluon_descriptors)
-        constants = gluon_launch.dkdv_constants(e.has_score_scale)
+        constants = gluon_launch.dkdv_constants(call.head_dim, e.has_score_scale, e.has_bias)
         run_gluon(call, launch, constants, (grad_out.stride(), lse.data_ptr() % 16))
         return dk, dv, None
     # a clock with more dimensions needs more registers than there are

@@ -1,0 +1,56 @@
+"""Biases that are linear in distance, such as ALiBi: a slope per head, or a table of distances where that is faster."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whence.attention.call import Call
+from whence.attention.content_tables import CONTENT
+from whence.attention.fused import tile_configs
+from whence.attention.layout import Layout
+from whence.position.base import Position
+
+
+def slope_per_head(position: Position, layout: Layout, heads: int) -> Tensor | None:
+    """``[H]``, if the only score effect is a bias of slope * distance and no distance is negative; else None.
+
+    The kernels add the slope along queries and along keys separately, which costs float32 its last two digits.
+    """
+    active = [part for part in position.parts if part.effects & {"score_scale", "bias"}]
+    if len(active) != 1 or "score_scale" in active[0].effects or not layout.causal:
+        return None
+    slope = active[0].bias_slope()
+    return None if slope is None else slope.float().reshape(-1).expand(heads)
+
+
+def prefers_table(call: Call, *, skips_blocks: bool) -> bool:
+    """Whether the warp-specialised kernels compute the call if its slope is a table; see ``is_faster_as_table``."""
+    layout = call.layout
+    plain = layout.plain and layout.causal and layout.window is None and layout.offset == 0
+    others = call.position.effects & ({"sink", "clock"} | CONTENT)
+    fits = plain and not others and not skips_blocks and call.dropout == 0 and call.scale > 0
+    return fits and is_faster_as_table(call.q, call.k, call.v)
+
+
+def is_faster_as_table(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether the warp-specialised kernels, which take tables alone, are faster than those that take slopes.
+
+    With 64 dimensions only where heads share keys: there the other kernel of dk and dv is slow.
+    """
+    batch, heads, q_len, head_dim = q.shape
+    if q.dtype == torch.float32 or q_len != k.shape[2] or v.shape[3] != head_dim:
+        return False
+    if head_dim != 128 and (head_dim != 64 or k.shape[1] == heads):
+        return False
+    return batch * heads * q_len * q_len > tile_configs.FEW_PAIRS and has_specialized_kernels(q.device)
+
+
+def has_specialized_kernels(device: torch.device) -> bool:
+    from whence.attention.fused import gluon_launch  # imports triton
+
+    return gluon_launch.is_available(device)
+
+
+# see backend.gpu_limits
+has_specialized_kernels._dynamo_marked_constant = True  # type: ignore[attr-defined]
