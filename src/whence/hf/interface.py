@@ -24,16 +24,14 @@ from whence.hf.edits import EditedCall
 from whence.hf.integrations import active_position, load_from_meta
 from whence.hf.mask_structure import MaskStructure
 from whence.hf.masks import MaskInfo, build_mask, read_mask_info
+from whence.hf.model_terms import COMBINED, combined_position
 from whence.position.base import Position
 from whence.position.evaluate import evaluate_clock
-from whence.position.hook_types import Rows
 from whence.position.no_position import NoPosition
-from whence.position.sum import Sum
 
 KEY = "whence"  # in transformers' registries, and the name of a layer's Position on its attention module
 OBSERVERS = "_whence_observers"
 EDITOR = "_whence_editor"  # of a layer whose attention is edited; see ``intervene``
-COMBINED = "_whence_combined"  # a layer's Position combined with the model's own softcap and sinks
 NO_POSITION = NoPosition()  # of a layer without a Position
 
 
@@ -146,7 +144,7 @@ def attention(
     is_tracing = torch_modes.is_tracing()
     if not is_tracing:
         load_from_meta(layer_position, query.device)
-    position = _combined_position(module, layer_position, softcap, s_aux)
+    position = combined_position(module, layer_position, softcap, s_aux)
     if not (query.dtype == key.dtype == value.dtype):  # autocast narrows values but not rotated queries and keys
         dtype = torch.promote_types(query.dtype, value.dtype)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
@@ -199,53 +197,6 @@ def _edited_attention(call: EditedCall, arguments: Options, output_attentions: b
     q, k = call.rotated()
     out = attend(q, k, call.v, **arguments)
     return (out.index_copy(2, rows, call.output(rows).to(out.dtype)) if len(rows) else out), weights
-
-
-class Softcap(Position):
-    """The model's own softcap: scores limited to ``-cap .. cap`` by a tanh, before any scale or bias (Gemma 2)."""
-
-    def __init__(self, cap: float) -> None:
-        super().__init__()
-        self.cap = cap
-
-    def content_bias(self, rows: Rows) -> Tensor:
-        return self.cap * torch.tanh(rows.scores / self.cap) - rows.scores
-
-
-class ModelSinks(Position):
-    """The model's own sink logit per head: it takes probability and contributes no value (gpt-oss)."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__(heads=logits.shape[0])
-        self.logits = logits
-
-    def sink(self, position: Tensor, length: Any) -> Tensor:
-        return self.logits[:, None].expand(-1, position.shape[0])
-
-
-def combine_with_model_terms(position: Position, softcap: float | None, sinks: Tensor | None) -> Position:
-    """A Position combined with the model's softcap and sinks. ``Sum`` raises for parts that cannot act together."""
-    terms: list[Position] = []
-    if softcap is not None:
-        terms.append(Softcap(softcap))
-    if sinks is not None:
-        terms.append(ModelSinks(sinks))
-    return Sum(*terms, position) if terms else position
-
-
-def _combined_position(
-    module: nn.Module, layer_position: Position, softcap: float | None, sinks: Tensor | None
-) -> Position:
-    """The combined Position of a layer, built once, because a compiler cannot trace the construction of a module."""
-    if softcap is None and sinks is None:
-        return layer_position
-    built = module.__dict__.get(COMBINED)
-    if built is not None and built[0] is layer_position and built[1] == softcap and built[2] is sinks:
-        return built[3]
-    position = combine_with_model_terms(layer_position, softcap, sinks)
-    if not torch_modes.is_tracing():
-        module.__dict__[COMBINED] = (layer_position, softcap, sinks, position)
-    return position
 
 
 def require_decoder(subject: str, model: Any) -> None:
