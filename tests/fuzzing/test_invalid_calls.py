@@ -7,7 +7,7 @@ from invalid_calls import FAMILIES, run_cases
 
 import whence
 from whence import Alibi, Attention, Kerple, KVCache, Learned, Position, PowerPrior, Rotary, Sink, Sum, attend
-from whence.position.base import HOOKS
+from whence.position.hooks import HOOKS
 
 CASES = 2000
 #: of ten calls

@@ -48,6 +48,7 @@ RECORDS = ["lab/test_resumed_data.py", "lab/test_results.py"]
 #: module below src/whence (a prefix) and the test files that should notice a change of it
 TESTS = {
     "position/base": ["position/test_x_transformers.py", "position/test_composition.py", "attention/test_composition_attention.py", *CORE],
+    "position/hooks": ["position/test_hooks.py", "position/test_composition.py", *CORE],
     "position/hook_types": ["position/test_composition.py", "attention/test_composition_attention.py", *CORE],
     "position/evaluate": ["attention/test_composition_attention.py", *CORE],
     "position/": ["position/test_constructor_arguments.py", "attention/fused/test_parameter_gradients.py"],  # after its own file of the same name

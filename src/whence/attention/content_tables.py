@@ -11,12 +11,13 @@ from whence import hook_outputs
 from whence.attention.half_product import multiply_in_half
 from whence.attention.layout import Layout
 from whence.errors import usage_error
-from whence.position.base import OPTIONAL_CONTENT_HOOKS, TABLE_HOOKS, Position
+from whence.position.base import Position
 from whence.position.coordinate_table import require_coordinate_table
 from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.gated_count import require_gated_table
 from whence.position.head_network import HeadNetwork, require_head_network
 from whence.position.head_slice import HeadSlice
+from whence.position.hooks import OPTIONAL_CONTENT_HOOKS, TABLE_HOOKS
 from whence.position.relative_keys import RelativeKeys, require_relative_keys
 
 CONTENT = frozenset(TABLE_HOOKS.values())

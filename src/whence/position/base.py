@@ -32,7 +32,6 @@ between queries.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,27 +44,15 @@ from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.gated_count import count_gates, interpolate, require_gated_table
 from whence.position.head_network import HeadNetwork
 from whence.position.hook_types import HookGradients, PairFunction, Rows
+from whence.position.hooks import HOOKS, TABLE_HOOKS, override_hooks
 from whence.position.parameter import format_setting
 from whence.position.relative_keys import RelativeKeys
-from whence.validation import format_value, require_choice, require_heads, require_integer, require_parameters
+from whence.validation import format_value, require_choice, require_heads, require_integer
 
 if TYPE_CHECKING:
     from whence.position.sum import Sum
 
-HOOKS = ("embed", "rotate", "score_scale", "bias", "content_bias", "value_bias", "sink", "clock")
-OPTIONAL_HOOKS = ("parameter_gradients", "bias_slope", "score_scale_decay", "pair_function")
-OPTIONAL_CONTENT_HOOKS = ("relative_keys", "distance_slopes", "head_network")
-#: hooks that return a table, and the hook whose default evaluates the table
-TABLE_HOOKS = {
-    "content_bias_table": "content_bias", "coordinate_bias_table": "content_bias", "gated_bias_table": "content_bias",
-    "value_bias_table": "value_bias",
-}  # fmt: skip
 LENGTHS = ("context", "query", "sequence")
-
-
-def _place_of(cls: type, hook: str) -> int:
-    """The place of the class that defines a hook among a class and its bases."""
-    return next(place for place, base in enumerate(cls.__mro__) if hook in base.__dict__)
 
 
 class Position(nn.Module):
@@ -113,36 +100,7 @@ class Position(nn.Module):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        for hook in (*HOOKS, *OPTIONAL_HOOKS, *OPTIONAL_CONTENT_HOOKS, *TABLE_HOOKS):
-            if hook in cls.__dict__:
-                _require_hook_parameters(cls, hook)
-        for hook in sorted(set(TABLE_HOOKS.values())):  # one term, written in one of several ways
-            ways = [*(table for table, term in TABLE_HOOKS.items() if term == hook), hook]
-            written = [way for way in ways if way in cls.__dict__]
-            latest = min(_place_of(cls, way) for way in ways)
-            if len(written) > 1:
-                rule, remedy = (
-                    f"each of them is the whole {hook}",
-                    f"write {written[0]} alone, or two classes and their sum",
-                )
-                raise usage_error(f"{cls.__name__}.{written[1]}", f"a class that also has {written[0]}", rule, remedy)
-            for way in ways:  # that of a later base does not belong to the new one
-                if _place_of(cls, way) > latest and getattr(cls, way) is not getattr(Position, way):
-                    setattr(cls, way, getattr(Position, way))
-        overridden = {hook for hook in (*HOOKS, *TABLE_HOOKS) if getattr(cls, hook) is not getattr(Position, hook)}
-        cls._overridden = frozenset(TABLE_HOOKS.get(hook, hook) for hook in overridden)
-        for optional in OPTIONAL_CONTENT_HOOKS:
-            if optional in cls.__dict__ and "content_bias" not in cls._overridden:
-                rule = f"{optional} is another form of content_bias, for kernels, and has no effect alone"
-                raise usage_error(
-                    f"{cls.__name__}.{optional}", "a class without content_bias", rule, "write content_bias too"
-                )
-        of_content = ("content_bias", *(table for table, term in TABLE_HOOKS.items() if term == "content_bias"))
-        for hooks, others in ((("score_scale", "bias"), OPTIONAL_HOOKS), (of_content, OPTIONAL_CONTENT_HOOKS)):
-            latest = min(_place_of(cls, hook) for hook in hooks)
-            for optional in others:  # those of a later base, such as derivatives, are not those of the new hooks
-                if _place_of(cls, optional) > latest:
-                    setattr(cls, optional, getattr(Position, optional))
+        cls._overridden = override_hooks(cls, Position)
 
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
@@ -373,16 +331,6 @@ class Position(nn.Module):
         if self.trainable:
             items.append("learnable")
         return f"{type(self).__name__}({', '.join(items)})"
-
-
-def _require_hook_parameters(cls: type[Position], hook: str) -> None:
-    """Refuse a hook that does not take the arguments of the interface, when its class is defined."""
-    names = tuple(inspect.signature(getattr(Position, hook)).parameters)
-    if hook == "content_bias_table" and cls.reads_input is True:
-        names = (*names, "q_input")
-    bound = isinstance(cls.__dict__[hook], staticmethod | classmethod)
-    remedy = f"write def {hook}({', '.join(names)})"
-    require_parameters(f"{cls.__name__}.{hook}", getattr(cls, hook), names[1:] if bound else names, remedy)
 
 
 def not_a_position(subject: str, other: object, remedy: str) -> WhenceError:
