@@ -20,7 +20,7 @@ from whence import (
     attend,
     from_score_mod,
 )
-from whence.attention.fused import backend as triton_backend
+from whence.attention.fused.parameter_tables import parameter_tables
 from whence.parallel import select_heads
 
 PROGRAM = Path(__file__).parent / "context_parallel.py"
@@ -67,7 +67,7 @@ def test_selected_heads_equal_the_heads_of_the_whole(name, backend):
 def test_selected_heads_keep_what_fast_kernels_read(name):
     position, part = POSITIONS[name](), select_heads(POSITIONS[name](), 1, 3)
     distance = torch.arange(9.0)
-    assert triton_backend.parameter_tables(part, distance, 2, 9) is not None or part.bias_slope() is not None
+    assert parameter_tables(part, distance, 2, 9) is not None or part.bias_slope() is not None
     whole, own = (x.parameter_gradients(distance, 9) for x in (position, part))
     if whole is not None:
         for table, rows in ((own.score_scale, whole.score_scale), (own.bias, whole.bias)):

@@ -23,6 +23,7 @@ from whence import (
 )
 from whence.attention.arguments import Arguments
 from whence.attention.fused import backend
+from whence.attention.fused.parameter_tables import parameter_tables
 from whence.attention.layout import resolve_layout
 from whence.derivatives import find_wrong_derivative
 from whence.position.catalogue import CATALOGUE
@@ -245,7 +246,7 @@ def test_decaying_biases_fall(name, position):
 
 
 def tables_of(position, heads=HEADS):
-    return backend.parameter_tables(position, torch.arange(0.0, 9.0), heads, 9)
+    return parameter_tables(position, torch.arange(0.0, 9.0), heads, 9)
 
 
 def test_order_of_derivatives():

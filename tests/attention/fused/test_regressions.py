@@ -7,7 +7,7 @@ import torch
 from reference_comparison import check_against_reference, random_inputs
 
 from whence import Alibi, Epar, Kerple, PowerPrior, Sink, StableMask, T5Bias, attend
-from whence.attention.fused.backend import parameter_tables
+from whence.attention.fused.parameter_tables import parameter_tables
 from whence.position.base import Position
 from whence.position.hook_types import HookGradients, ParameterGradient
 
