@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import bench_tables
-import discovery_table
+import discovery_tables
 import gpu_figures as gpu
 import gpu_row_tables
 import gpu_targets
@@ -216,63 +216,6 @@ def cures() -> str:
     return markdown(["name", "class", "what it does", "settings", "paper"], rows)
 
 
-def planted_curves(record: dict[str, Any]) -> str:
-    """How often a planted curve is named, from the committed record of a protocol."""
-    protocol, rows = record["protocol"], []
-    for level, cases in record["results"].items():
-        for name, case in cases.items():
-            family = sum(run["named"] == case["family"] for run in case["runs"])
-            possible = case["attainable"]
-            row = [level, name, str(case.get("seeds") or protocol["seeds"])]
-            row += [f"{family} of {len(case['runs'])}", f"{case['recovered']} of {len(case['runs'])}"]
-            row += [judge_curve(protocol, case)]
-            row += ["n/a" if possible is None else f"{100 * possible:.0f} %"]
-            rows.append([*row, "n/a" if possible is None else str(case["seeds_needed"])])
-    share = protocol.get("attainable", 0.95)
-    head = [
-        "level",
-        "curve",
-        "seeds",
-        "family named",
-        "family, and parameters within 10 %",
-        "criterion",
-        "attainable",
-        f"seeds for {100 * share:.0f} %",
-    ]
-    verdicts = ", ".join(f"{level} {'met' if met else 'not met'}" for level, met in record["met"].items())
-    return f"{markdown(head, rows)}\n\nCriterion of all curves together: {verdicts}."
-
-
-def judge_curve(protocol: dict[str, Any], case: dict[str, Any]) -> str:
-    """Whether the runs of one curve reach the number that a protocol requires of them."""
-    required = protocol["required_null" if case["family"] == "no effect" else "required"]
-    return "met" if case["recovered"] >= required else "not met"
-
-
-def learned_curves(record: dict[str, Any]) -> str:
-    """How often students of a teacher learn its curve, from the committed record."""
-    rows = []
-    for name, case in record["results"]["converged"].items():
-        runs = case["runs"]
-        family = sum(run["named"] == case["family"] for run in runs)
-        worst = max((error for run in runs for error in run["errors"].values()), default=None)
-        row = [name, f"{family} of {len(runs)}", f"{case['recovered']} of {len(runs)}"]
-        row += [judge_curve(record["protocol"], case)]
-        row += ["n/a" if worst is None else f"{100 * worst:.1f} %"]
-        rows.append(
-            [
-                *row,
-                *(f"{100 * statistics.median(run[key] for run in runs):.2f} %" for key in ("spread", "shared_error")),
-            ]
-        )
-    head = [
-        "curve of the teacher", "family named", "family, and parameters within 10 %", "criterion", "largest error of a parameter",
-        "spread of a student", "largest error of the mean",
-    ]  # fmt: skip
-    met = "met" if record["met"]["converged"] else "not met"
-    return f"{markdown(head, rows)}\n\nCriterion of all curves together: {met}."
-
-
 def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
     """The generated parts of each page, by the name in their markers ``<!-- name -->``."""
     folder = ROOT / "benchmarks" / "records"
@@ -301,13 +244,17 @@ def generated_parts() -> dict[str, dict[str, Callable[[], str]]]:
         "backends-and-masks.md": {"backends": backends},
         "gpu-performance.md": performance,
         "discover.md": {
-            "planted": lambda: planted_curves(records.read(folder / "discovery_planted.json")),
-            "planted-2": lambda: planted_curves(records.read(folder / "discovery_planted_2.json")),
-            "planted-teachers": lambda: learned_curves(records.read(folder / "discovery_teachers.json")),
-            "gpu-run": lambda: discovery_table.comparison_table(
+            "planted": lambda: discovery_tables.planted_curves(records.read(folder / "discovery_planted.json")),
+            "planted-2": lambda: discovery_tables.planted_curves(records.read(folder / "discovery_planted_2.json")),
+            "planted-teachers": lambda: discovery_tables.learned_curves(
+                records.read(folder / "discovery_teachers.json")
+            ),
+            "gpu-run": lambda: discovery_tables.comparison_table(
                 folder / "discover-gpu" / "discovered-topics-e7492cc5c869"
             ),
-            "planted-teachers-2": lambda: learned_curves(records.read(folder / "discovery_teachers_2.json")),
+            "planted-teachers-2": lambda: discovery_tables.learned_curves(
+                records.read(folder / "discovery_teachers_2.json")
+            ),
         },
         "api.md": {"api": api},
     }
