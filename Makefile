@@ -98,6 +98,7 @@ gpu-bench: export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu-bench:
 	$(GPU_PYTHON) benchmarks/gpu.py
 	$(GPU_PYTHON) benchmarks/gpu.py --rows all
+	$(GPU_PYTHON) benchmarks/host_cost.py
 	$(GPU_PYTHON) benchmarks/train_step.py
 
 clean:
