@@ -103,6 +103,29 @@ def test_one_graph_serves_all_lengths():
     assert len(graphs) == 1
 
 
+def test_a_compiled_layer_does_not_check_tensors_that_it_does_not_read():
+    graphs = []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    layer = build(COMPILED["Epar"]())
+    layer.position.register_buffer("notes", torch.zeros(2))
+    compiled = torch.compile(layer, fullgraph=True, backend=count)
+    compiled(tokens())
+    layer.position.notes = torch.zeros(3, dtype=torch.int64)
+    compiled(tokens())
+    assert len(graphs) == 1
+
+
+def test_a_compiled_layer_on_two_devices_is_an_error():
+    layer = build(COMPILED["Epar"]())
+    layer.position.to("meta")
+    with pytest.raises(RuntimeError, match="meta and cpu"):
+        torch.compile(layer, fullgraph=True, backend="aot_eager")(tokens())
+
+
 def test_dropout_is_drawn_anew_in_a_compiled_layer():
     layer = build(COMPILED["Epar"](), dropout=0.5)
     compiled, x = torch.compile(layer, fullgraph=True, backend="aot_eager"), tokens()

@@ -111,6 +111,8 @@ def require_applicable(position: Position, arguments: Arguments) -> None:
                 "one rotation serves the whole row, and its sequences differ in length",
                 "use length='context', or attend to one sequence at a time",
             )
+        if torch.compiler.is_compiling():
+            continue  # a compiled call would check every tensor again each time; torch's compiler itself refuses two devices
         for tensor in (*part.parameters(), *part.buffers()):
             if tensor.device != q.device:
                 raise usage_error(

@@ -138,6 +138,10 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+# What torch.compiler.assume_constant_result sets; calling it would import torch's compiler with the library.
+is_interpreted._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def attend(call: Call) -> Tensor:
     """The output ``[B, H, T, E]`` in the dtype of q, or float32 with vectors added to the values."""
     if not call.position.effects & CONTENT:
@@ -161,7 +165,8 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     bounded = call.clock is None and not position.effects & CONTENT
     skip = call.skip_blocks and bounded and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
     mask = describe_mask(layout, q_len, kv_len, skip_blocks=skip and can_skip_blocks(layout, q_len, kv_len))
-    softmax = Softmax(call.scale, call.temperature, call.dropout, None)
+    seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
+    softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
     unrotated_q = q if call.projected_q is None else call.projected_q
     gated = gated_bias_table(position, q, unrotated_q, call.scale)
     if gated is not None:
@@ -170,8 +175,6 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     sink = evaluate(position, "sink", places, heads, layout.length_of, temperature=call.temperature)
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
-    seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
-    softmax = replace(softmax, seed=seed)
     if call.pair_function is None:
         by_table = linear_bias.prefers_table(call, skips_blocks=mask.skip_blocks)
         effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink, by_table)
