@@ -56,6 +56,19 @@ def require_dense(subject: str, name: str, x: object) -> None:
         )
 
 
+def require_one_device(*tensors: Tensor | None) -> None:
+    """Require tensors of an operator to share a device. For shapes while tracing: eager calls check the position first."""
+    first = next(x for x in tensors if x is not None)
+    for x in tensors:
+        if x is not None and x.device != first.device:
+            raise usage_error(
+                "attend",
+                f"a tensor on {x.device} with q on {first.device}",
+                "all tensors share one device",
+                "move the position with position.to(q.device)",
+            )
+
+
 def require_values(subject: str, name: str, x: Tensor) -> None:
     """Require a tensor with values; one on the meta device has none."""
     if x.is_meta:

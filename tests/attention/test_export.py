@@ -10,7 +10,7 @@ import itertools
 import pytest
 import torch
 
-from whence import Alibi, Attention, Epar, Fire, Rotary, Shaw, Sink, T5Bias, attend
+from whence import Alibi, Attention, Cope, Dape, Epar, Fire, Rotary, Shaw, Sink, SwinBias, T5Bias, WhenceError, attend
 from whence.position.catalogue import CATALOGUE
 
 WIDTH, HEADS, HEAD_WIDTH = 16, 4, 4
@@ -124,6 +124,24 @@ def test_a_compiled_layer_on_two_devices_is_an_error():
     layer.position.to("meta")
     with pytest.raises(RuntimeError, match="meta and cpu"):
         torch.compile(layer, fullgraph=True, backend="aot_eager")(tokens())
+
+
+@pytest.mark.parametrize("backend", ["triton", "blockwise", "sdpa", "reference", "auto"])
+@pytest.mark.parametrize("mechanism", ["Alibi", "Sink", "SwinBias", "Cope", "Dape"])
+def test_a_compiled_call_on_two_devices_is_an_error(mechanism, backend, request):
+    if backend == "triton":
+        request.getfixturevalue("interpreted")
+    position = {
+        "Alibi": Alibi(HEADS), "Sink": Sink(HEADS), "SwinBias": SwinBias(HEADS, (4, 6)), "Cope": Cope(16), "Dape": Dape(HEADS),
+    }[mechanism].to("meta")  # fmt: skip
+    q = torch.randn(1, HEADS, 24, 16, dtype=torch.bfloat16)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def run(q):
+        return attend(q, q, q, position=position, causal=True, backend=backend)
+
+    with pytest.raises((RuntimeError, WhenceError), match=r"\bmeta\b"):
+        run(q)
 
 
 def test_dropout_is_drawn_anew_in_a_compiled_layer():

@@ -112,7 +112,7 @@ def require_applicable(position: Position, arguments: Arguments) -> None:
                 "use length='context', or attend to one sequence at a time",
             )
         if torch.compiler.is_compiling():
-            continue  # a compiled call would check every tensor again each time; torch's compiler itself refuses two devices
+            continue  # a compiled call would check every tensor again each time; while tracing, operators check theirs
         for tensor in (*part.parameters(), *part.buffers()):
             if tensor.device != q.device:
                 raise usage_error(

@@ -11,6 +11,7 @@ from torch import Tensor
 from whence.attention import blockwise_kernel
 from whence.attention.toeplitz import Span
 from whence.errors import usage_error
+from whence.shapes import require_one_device
 
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? score_scale, Tensor? bias, Tensor? sink, Tensor? q_clock, "
@@ -51,6 +52,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor,
 
 @torch.library.register_fake("whence::tiled_attention")
 def _(q: Tensor, k: Tensor, v: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    require_one_device(q, k, v, *arguments[:8])
     return q.new_empty(*q.shape[:3], v.shape[3]), q.new_empty(q.shape[:3]), q.new_empty(q.shape[:3])
 
 

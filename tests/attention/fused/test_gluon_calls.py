@@ -12,7 +12,7 @@ import whence
 from whence.attention.fused import eager, packing
 
 pytest.importorskip("triton")
-from whence.attention.fused import eager_plan, gluon_launch, launch
+from whence.attention.fused import eager_plan, gluon_launch, launch, tile_configs
 
 HEADS = 4
 
@@ -37,7 +37,19 @@ class Near(whence.Position):
         return -((distance * torch.linspace(0.02, 0.2, self.heads, device=distance.device)[:, None]) ** 1.5)
 
 
+class Steep(whence.Alibi):
+    """A slope of one's own, without derivative tables."""
+
+    def bias(self, distance, length):
+        return 2 * super().bias(distance, length)
+
+    def bias_slope(self):
+        return 2 * super().bias_slope()
+
+
 MECHANISMS = {
+    "Steep": lambda h: Steep(h, learnable=True),
+    "Steep, fixed": Steep,
     "Near": lambda h: Near(heads=h),
     "none": lambda h: None,
     "Epar": lambda h: whence.Epar(h, context=64, learnable=True),
@@ -117,6 +129,32 @@ def test_which_calls_it_takes(chosen, monkeypatch, planned):
         for length in (20, 17):  # what was appended before makes the keys more than the queries
             make_call(length=length, cache=cache)
     assert chosen.pop() is False
+
+
+def test_a_slope_that_learns_is_a_table_only_with_derivative_tables(chosen, monkeypatch):
+    monkeypatch.setattr(eager, "ENABLED", False)
+    for name in ("Steep, fixed", "Steep", "Alibi"):
+        make_call(name=name)
+    assert chosen == [True, False, True]
+
+
+@pytest.mark.parametrize(("name", "hopper"), [("none", True), ("Epar", True), ("Alibi", False)])
+def test_one_graph_serves_lengths_that_take_other_kernels(chosen, monkeypatch, fresh_compiler, name, hopper):
+    monkeypatch.setattr(packing, "is_hopper", lambda device: hopper)
+    monkeypatch.setattr(tile_configs, "FEW_PAIRS", 4 * 30**2)
+    graphs, position = [], MECHANISMS[name](HEADS)
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    @torch.compile(fullgraph=True, dynamic=True, backend=count)
+    def run(q):
+        return whence.attend(q, q, q, position=position, causal=True, skip_blocks=False, backend="triton")
+
+    for length in (20, 24, 36, 40):
+        run(torch.zeros(1, HEADS, length, 128, dtype=torch.bfloat16))
+    assert len(graphs) == 1 and len(chosen) == 4
 
 
 @pytest.mark.parametrize("reason", ["off", "no Hopper GPU", "another version", "no dialect", "loads by pointers"])

@@ -176,8 +176,8 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     if sink is not None:
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
     if call.pair_function is None:
-        by_table = linear_bias.prefers_table(call, skips_blocks=mask.skip_blocks)
-        effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink, by_table)
+        slope = linear_bias.slope_for_kernels(call, skips_blocks=mask.skip_blocks)
+        effects, gradients = score_effects(q, kv_len, position, layout, softmax, sink, slope)
     else:
         effects, gradients = scaled_distance.function_effects(call.pair_function, q, kv_len, layout, softmax, sink)
     if call.clock is not None:
@@ -238,17 +238,14 @@ def attend_by_network(call: Call, network: HeadNetwork) -> Tensor:
 
 
 def score_effects(
-    q: Tensor, kv_len: int, position: Position, layout: Layout, softmax: Softmax, sink: Tensor | None, by_table: bool
+    q: Tensor, kv_len: int, position: Position, layout: Layout, softmax: Softmax, sink: Tensor | None, slope: Tensor | None
 ) -> tuple[ScoreEffects, EffectGradients]:
-    """The mechanism as tables over all distances that can occur or, unless ``by_table``, as a slope, and how their gradients are
+    """The mechanism as its slope or, without one, as tables over all distances that can occur, and how their gradients are
     computed."""
     heads, half_precision = q.shape[1], q.dtype != torch.float32
     assert layout.offset is not None
     first, end = distance_range(layout.offset, layout.causal, layout.window, q.shape[2], kv_len)
     distance = torch.arange(first, end, device=q.device, dtype=torch.float32)
-    # sums of weights need the whole logits of a tile
-    has_slope = half_precision and "value_bias" not in position.effects and not by_table
-    slope = linear_bias.slope_per_head(position, layout, heads) if has_slope else None
     score_scale = bias = parameters = None
     derivatives: tuple[ParameterGradient, ...] = ()
     if slope is None:

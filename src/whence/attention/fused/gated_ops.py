@@ -22,6 +22,7 @@ from whence.attention.fused.ops import (
     run_below_autograd,
 )
 from whence.attention.fused.packing import align, empty_output, lse_shape
+from whence.shapes import require_one_device
 
 if TYPE_CHECKING:
     from whence.attention.fused.device_call import DeviceCall
@@ -84,7 +85,8 @@ def _backward(grad_out: Tensor, out: Tensor, lse: Tensor, clamped: Tensor, *argu
     return *restore_inputs((dq, dk, dv), on_device, call), d_table
 
 
-def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    require_one_device(q, k, v, *others[: NUM_TENSORS - 3])
     lse = q.new_empty(lse_shape(q, False), dtype=torch.float32)
     return empty_output(q, v), lse, torch.empty_like(lse, dtype=torch.int32)
 

@@ -24,13 +24,25 @@ def slope_per_head(position: Position, layout: Layout, heads: int) -> Tensor | N
     return None if slope is None else slope.float().reshape(-1).expand(heads)
 
 
-def prefers_table(call: Call, *, skips_blocks: bool) -> bool:
-    """Whether the warp-specialised kernels compute the call if its slope is a table; see ``is_faster_as_table``."""
-    layout = call.layout
+def slope_for_kernels(call: Call, *, skips_blocks: bool) -> Tensor | None:
+    """``slope_per_head`` of a call, where the kernels take it and a table is not faster; see ``is_faster_as_table``."""
+    position, layout = call.position, call.layout
+    if call.q.dtype == torch.float32 or "value_bias" in position.effects:  # sums of weights need the whole logits of a tile
+        return None
+    slope = slope_per_head(position, layout, call.q.shape[1])
+    if slope is None:
+        return None
     plain = layout.plain and layout.causal and layout.window is None and layout.offset == 0
-    others = call.position.effects & ({"sink", "clock"} | CONTENT)
+    others = position.effects & ({"sink", "clock"} | CONTENT)
     fits = plain and not others and not skips_blocks and call.dropout == 0 and call.scale > 0
-    return fits and is_faster_as_table(call.q, call.k, call.v)
+    table = fits and _sums_by_parameter(position) and is_faster_as_table(call.q, call.k, call.v)
+    return None if table else slope
+
+
+def _sums_by_parameter(position: Position) -> bool:
+    """Whether kernels sum the gradient of a table by parameter, as they do for a slope, and not by distance."""
+    part = next(part for part in position.parts if "bias" in part.effects)
+    return not part.trainable or type(part).parameter_gradients is not Position.parameter_gradients
 
 
 def is_faster_as_table(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -43,7 +55,8 @@ def is_faster_as_table(q: Tensor, k: Tensor, v: Tensor) -> bool:
         return False
     if head_dim != 128 and (head_dim != 64 or k.shape[1] == heads):
         return False
-    return batch * heads * q_len * q_len > tile_configs.FEW_PAIRS and has_specialized_kernels(q.device)
+    # the device first: a compiled call guards the lengths that decide
+    return has_specialized_kernels(q.device) and batch * heads * q_len * q_len > tile_configs.FEW_PAIRS
 
 
 def has_specialized_kernels(device: torch.device) -> bool:

@@ -23,6 +23,7 @@ from whence.attention.fused.ops import (
     run_below_autograd,
 )
 from whence.attention.fused.packing import align, empty_output, next_power_of_two
+from whence.shapes import require_one_device
 
 if TYPE_CHECKING:
     from whence.attention.fused.device_call import DeviceCall
@@ -144,7 +145,8 @@ def _backward(grad_out: Tensor, out: Tensor, top: Tensor, total: Tensor, *rest: 
     return *joined, *(torch.stack(x).sum(0) for x in columns[3:])
 
 
-def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _forward_shapes(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    require_one_device(q, k, v, *others[: NUM_TENSORS - 3])
     top = q.new_empty(q.shape[:3], dtype=torch.float32)
     return empty_output(q, v), top, torch.empty_like(top)
 

@@ -32,6 +32,7 @@ from whence.attention.fused.packing import (
     empty_output,
     lse_shape,
 )
+from whence.shapes import require_one_device
 
 if TYPE_CHECKING:
     from whence.attention.fused.descriptors import Descriptors
@@ -179,6 +180,7 @@ def copy_into(target: Tensor, x: Tensor) -> Tensor:
 
 
 def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    require_one_device(*arguments[: NUM_TENSORS - 1])  # the seed is read as a number
     call = FusedCall.unflatten(arguments)
     q, e = call.q, call.effects
     skips = call.mask.skip_blocks and (e.has_bias or e.slope is not None)
