@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpu_timing import DEVICE, MAX_ROUNDS, synchronize, time_eager_and_capture, time_interleaved, time_step
 from gpu_variants import AUTO, GLUON, attend, choose_backend, learnable_parameters, make_variant, random_inputs
-from whence.attention.fused.tile_configs import LONG_QUERIES
+from whence.attention.fused.tile_configs import FEW_PAIRS, LONG_QUERIES
 
 CHECKED_TOKENS = 512  # in the comparison with float64
 MAX_DENSE_BYTES = 24 * 2**30  # of scores, for a dense variant
@@ -26,12 +26,7 @@ MAX_PARAMETER_ERROR = 5e-2
 def relative_errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
     """Relative errors of the output and the gradients against float64, on a shorter sequence with the same kernels."""
     torch.manual_seed(1)
-    _, heads, kv_heads, length, head_dim = shape
-    group_size, tokens = heads // kv_heads, CHECKED_TOKENS if DEVICE == "cuda" else min(length, CHECKED_TOKENS)
-    # long sequences use other tiles: just enough tokens to select them, with four heads; so many pairs also select Gluon
-    if length > LONG_QUERIES or name.endswith(GLUON):
-        heads, kv_heads, tokens = max(4, group_size), max(1, 4 // group_size), LONG_QUERIES + 64
-    shape = (1, heads, kv_heads, length, head_dim)
+    shape, tokens = checked_shape(name, shape)
     run, parameters, position = make_variant(name, shape, tokens)
     inputs, grad_out = random_inputs(shape, tokens)
     out = run(*inputs)
@@ -49,6 +44,19 @@ def relative_errors(name: str, shape: tuple[int, ...]) -> dict[str, float]:
         for title, a, x in zip(titles, results, exact, strict=True)
         if not (title.startswith("parameter") and x.norm().item() < 1e-9 * largest)
     }
+
+
+def checked_shape(name: str, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    """The least work that takes the kernels of a shape, and its tokens."""
+    batch, heads, kv_heads, length, head_dim = shape
+    group_size, tokens = heads // kv_heads, CHECKED_TOKENS if DEVICE == "cuda" else min(length, CHECKED_TOKENS)
+    if length > LONG_QUERIES or name.endswith(GLUON):  # other tiles: just enough tokens, and so many pairs select Gluon
+        heads, kv_heads, tokens = max(4, group_size), max(1, 4 // group_size), LONG_QUERIES + 64
+    elif DEVICE == "cuda" and batch * heads * length**2 > FEW_PAIRS:
+        tokens, groups = length, FEW_PAIRS // (group_size * length**2) + 1
+        batch, kv_heads = -(-groups // kv_heads), min(groups, kv_heads)
+        return (batch, group_size * kv_heads, kv_heads, length, head_dim), tokens
+    return (1, heads, kv_heads, length, head_dim), tokens
 
 
 def check_variant(job: tuple[str, tuple[int, ...]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -156,15 +157,20 @@ def compile_in_advance(kind: str, name: str) -> None:
     STEPS[kind](build_model(name))()
 
 
-def measure(kind: str, results: list[dict[str, Any]], budget: float, report_progress: Callable[[str], None]) -> None:
-    """Append the result of each model to ``results``, the model on SDPA first."""
+def measure(
+    kind: str, results: list[dict[str, Any]], budget: float, limit: float, report_progress: Callable[[str], None]
+) -> None:
+    """Append the result of each model to ``results``, the model on SDPA first. ``limit``: seconds that the caller allows."""
     allowed: dict[str, float] = {}
     if "compiled" in kind and DEVICE == "cuda":  # minutes one after the other
         report_progress("compiling in parallel processes")
         with multiprocessing.get_context("spawn").Pool(len(POSITIONS)) as pool:
             waiting = [pool.apply_async(compile_in_advance, (kind, name)) for name in POSITIONS]
+            deadline = time.monotonic() + limit / 2
             for each in waiting:
-                each.wait()  # what fails here fails again below, where it is recorded
+                each.wait(
+                    max(0.1, deadline - time.monotonic())
+                )  # what fails here fails again below, where it is recorded
     for name in POSITIONS:
         result: dict[str, Any] = {"variant": name}
         results.append(result)

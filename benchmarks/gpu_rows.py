@@ -179,7 +179,7 @@ def measure_row(
     try:
         with time_limit(limit):
             if row.model:
-                gpu_models.measure(row.model, results, budget, report_progress)
+                gpu_models.measure(row.model, results, budget, limit, report_progress)
             else:
                 measure(results, budget, report_progress)
     except RowTimeout:

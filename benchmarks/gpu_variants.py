@@ -259,6 +259,8 @@ def make_variant(name: str, shape: tuple[int, ...], tokens: int) -> tuple[Callab
         )  # fmt: skip
     gluon, name = name.endswith(GLUON), name.removesuffix(GLUON)
     mechanism = POSITIONS[name](heads, length, shape[4])
+    if gluon and mechanism is None:
+        mechanism = whence.NoPosition()  # with plans of its own: those of calls without a position know no switch
     position = None if mechanism is None else mechanism.to(DEVICE)
     parameters = [] if position is None else learnable_parameters(position)
     skip, backend = name.endswith("skipping"), choose_backend(name, shape, position)

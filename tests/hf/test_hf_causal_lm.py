@@ -103,7 +103,7 @@ def test_greedy_generation_is_the_decoders(any_model):
 
 def test_beams_are_followed_by_the_cache(model, monkeypatch):
     """The cache is really used: without its reordering the beams differ."""
-    from whence.hf.causal_lm import DecoderCache
+    from whence.hf.decoder_cache import DecoderCache
 
     wanted = model.generate(tokens(), num_beams=4, **GREEDY)
     monkeypatch.setattr(DecoderCache, "reorder_cache", lambda self, index: None)

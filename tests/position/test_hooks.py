@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from whence import Alibi, Position, Shaw, WhenceError
+from whence import Alibi, Cope, Position, Shaw, SwinBias, WhenceError, attend
 from whence.position.hooks import HOOKS, OPTIONAL_CONTENT_HOOKS, OPTIONAL_HOOKS, TABLE_HOOKS
 
 
@@ -79,6 +79,103 @@ def test_the_table_of_a_base_is_not_that_of_a_new_content_bias():
 
     assert Scores.content_bias_table is Position.content_bias_table
     assert Scores.value_bias_table is Shaw.value_bias_table
+
+
+def attend_to_random(position, backend):
+    q, k, v = torch.randn(3, 1, 2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    return attend(q, k, v, position=position.double(), causal=True, backend=backend)
+
+
+class Doubled:
+    def content_bias(self, rows):
+        return 2 * super().content_bias(rows)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("base", [Shaw, Cope, SwinBias])
+def test_a_hook_extends_the_table_of_a_base(base, compiled, fresh_compiler):
+    class Extended(Doubled, base):
+        pass
+
+    class Named(Extended):
+        pass
+
+    class Twice(Named):
+        def content_bias(self, rows):
+            return 2 * super().content_bias(rows)
+
+    def make(cls):
+        torch.manual_seed(1)
+        position = cls(2, (2, 3)) if base is SwinBias else cls(4)
+        for parameter in position.parameters():
+            torch.nn.init.normal_(parameter)
+        return position
+
+    def by_hand(factor):
+        plain = make(base)
+        hooks = {"content_bias": lambda self, rows: factor * plain.content_bias(rows)}
+        if "value_bias" in plain.effects:
+            hooks["value_bias"] = lambda self, weights, rows: plain.value_bias(weights, rows)
+        return type("ByHand", (Position,), hooks)()
+
+    call = torch.compile(attend_to_random, backend="eager") if compiled else attend_to_random
+    for cls, factor in ((Extended, 2), (Named, 2), (Twice, 4)):
+        assert not kernel_tables(cls)
+        result = call(make(cls), "reference" if compiled else "blockwise")
+        torch.testing.assert_close(result, attend_to_random(by_hand(factor), "reference"), check_dtype=False)
+
+
+def kernel_tables(cls):
+    """The tables of content that kernels read."""
+    names = [name for name, hook in TABLE_HOOKS.items() if hook == "content_bias"]
+    return [name for name in names if getattr(cls, name) is not getattr(Position, name)]
+
+
+def test_a_value_hook_extends_the_table_of_a_base():
+    class Extended(Shaw):
+        def value_bias(self, weights, rows):
+            return 2 * super().value_bias(weights, rows)
+
+    extended = Extended(4)
+    double = Shaw(4)
+    with torch.no_grad():
+        double.load_state_dict(extended.state_dict())
+        double.value_table.mul_(2)
+    torch.testing.assert_close(attend_to_random(extended, "blockwise"), attend_to_random(double, "reference"))
+
+
+def test_a_table_replaces_the_hook_that_extended_another():
+    class Extended(Doubled, Shaw):
+        pass
+
+    class Gated(Extended):
+        def gated_bias_table(self, q, unrotated_q, scale):
+            return Cope.gated_bias_table(self.cope, q, unrotated_q, scale)
+
+    gated = Gated(4)
+    gated.cope = Cope(4)
+    torch.nn.init.normal_(gated.cope.e)
+    only = type("Gates", (Shaw,), {"gated_bias_table": Gated.gated_bias_table})(4)
+    only.cope = gated.cope
+    only.load_state_dict(gated.state_dict())
+    assert kernel_tables(Gated) == ["gated_bias_table"]
+    torch.testing.assert_close(attend_to_random(gated, "blockwise"), attend_to_random(only, "reference"))
+
+
+def test_a_class_that_is_made_again_is_the_same_class():
+    class Extended(Doubled, Shaw):
+        pass
+
+    class Plain(Shaw):
+        def content_bias(self, rows):
+            return rows.scores
+
+    for cls in (Extended, Plain):
+        again = type(cls.__name__, cls.__bases__, {**cls.__dict__})
+        torch.manual_seed(2)
+        first = attend_to_random(cls(4), "reference")
+        torch.manual_seed(2)
+        torch.testing.assert_close(attend_to_random(again(4), "reference"), first)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -32,7 +32,7 @@ between queries.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -44,7 +44,7 @@ from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.gated_count import count_gates, interpolate, require_gated_table
 from whence.position.head_network import HeadNetwork
 from whence.position.hook_types import HookGradients, PairFunction, Rows
-from whence.position.hooks import HOOKS, TABLE_HOOKS, override_hooks
+from whence.position.hooks import HOOKS, TABLE_HOOKS, name_of_replaced, override_hooks
 from whence.position.parameter import format_setting
 from whence.position.relative_keys import RelativeKeys
 from whence.validation import format_value, require_choice, require_heads, require_integer
@@ -156,16 +156,16 @@ class Position(nn.Module):
     def content_bias(self, rows: Rows) -> Tensor | None:
         """The term added to the score before ``score_scale`` where it depends on q or k: ``[B, H, T, S]``."""
         inputs: tuple[Any, ...] = (rows.q_input,) if self.reads_input else ()
-        table = self.content_bias_table(rows.q, rows.unrotated_q, rows.scale, *inputs)
+        table = self._table("content_bias_table")(rows.q, rows.unrotated_q, rows.scale, *inputs)
         name = type(self).__name__
         if table is not None:
             require_distance_table(name, "content_bias_table", table, (*rows.q.shape[:3], -1))
             return table.gather(rows.distance).to(rows.scores.dtype)
-        gated = self.gated_bias_table(rows.q, rows.unrotated_q, rows.scale)
+        gated = self._table("gated_bias_table")(rows.q, rows.unrotated_q, rows.scale)
         if gated is not None:
             require_gated_table(name, gated, rows.q.shape)
             return interpolate(gated, count_gates(rows, gated.shape[-1] - 1)).to(rows.scores.dtype)
-        coordinates = self.coordinate_bias_table(rows.scores.dtype)
+        coordinates = self._table("coordinate_bias_table")(rows.scores.dtype)
         if coordinates is None:
             return None
         require_coordinate_table(name, coordinates, rows.scores.shape[1])
@@ -198,12 +198,16 @@ class Position(nn.Module):
 
     def value_bias(self, weights: Tensor, rows: Rows) -> Tensor | None:
         """The term added to the output, from the attention weights ``[B, H, T, S]``: ``[B, H, T, E]``."""
-        table = self.value_bias_table()
+        table = self._table("value_bias_table")()
         if table is None:
             return None
         require_distance_table(type(self).__name__, "value_bias_table", table, (weights.shape[1], -1, -1))
         wide = torch.promote_types(weights.dtype, table.values.dtype)
         return (table.sum_weights(weights.to(wide), rows.distance) @ table.values.to(wide)).to(weights.dtype)
+
+    def _table(self, name: str) -> Callable[..., Any]:
+        """A hook that returns a table, or that of a base where a subclass calls ``super().content_bias(rows)``."""
+        return getattr(self, name_of_replaced(name), None) or getattr(self, name)
 
     def value_bias_table(self) -> DistanceTable | None:
         """``value_bias`` of a mechanism that adds a vector per distance to the values: ``[n, E]`` or ``[heads or 1, n, E]``."""

@@ -21,16 +21,23 @@ TABLE_HOOKS = {
 def override_hooks(cls: Any, interface: Any) -> frozenset[str]:
     """Check the hooks that a new class defines, and return the names of all hooks that it overrides.
 
-    A hook that belongs to one of a later base, such as its derivative, is that of ``interface`` again.
+    A hook that belongs to one of a later base, such as its derivative, is that of ``interface`` again. A table that is replaced so
+    by the hook that evaluates it stays under ``name_of_replaced``, for ``super()``.
     """
     for hook in (*HOOKS, *OPTIONAL_HOOKS, *OPTIONAL_CONTENT_HOOKS, *TABLE_HOOKS):
         if hook in cls.__dict__:
             _require_hook_parameters(cls, interface, hook)
     for hook in sorted(set(TABLE_HOOKS.values())):  # one term, written in one of several ways
         ways = [*_tables_of(hook), hook]
-        _require_one_way(cls, hook, ways)
-        latest = min(_place_of(cls, way) for way in ways)
-        _reset_hooks(cls, interface, [way for way in ways if _place_of(cls, way) > latest])
+        _require_one_way(cls, interface, hook, ways)
+        latest = min(_place_of(cls, interface, way) for way in ways)
+        later = [way for way in ways if _place_of(cls, interface, way) > latest]
+        for table in _tables_of(hook):
+            if _place_of(cls, interface, hook) > latest:
+                setattr(cls, name_of_replaced(table), None)
+            elif table in later and getattr(cls, table) is not getattr(interface, table):
+                setattr(cls, name_of_replaced(table), inspect.getattr_static(cls, table))
+        _reset_hooks(cls, interface, later)
     overridden = {hook for hook in (*HOOKS, *TABLE_HOOKS) if getattr(cls, hook) is not getattr(interface, hook)}
     effects = frozenset(TABLE_HOOKS.get(hook, hook) for hook in overridden)
     for optional in OPTIONAL_CONTENT_HOOKS:
@@ -40,9 +47,14 @@ def override_hooks(cls: Any, interface: Any) -> frozenset[str]:
             raise usage_error(subject, got, rule, "write content_bias too")
     of_content = ("content_bias", *_tables_of("content_bias"))
     for hooks, others in ((("score_scale", "bias"), OPTIONAL_HOOKS), (of_content, OPTIONAL_CONTENT_HOOKS)):
-        latest = min(_place_of(cls, hook) for hook in hooks)
-        _reset_hooks(cls, interface, [optional for optional in others if _place_of(cls, optional) > latest])
+        latest = min(_place_of(cls, interface, hook) for hook in hooks)
+        _reset_hooks(cls, interface, [optional for optional in others if _place_of(cls, interface, optional) > latest])
     return effects
+
+
+def name_of_replaced(table: str) -> str:
+    """The attribute of a class with the table of a base that its own hook replaces, or None."""
+    return f"_replaced_{table}"
 
 
 def _tables_of(hook: str) -> tuple[str, ...]:
@@ -50,9 +62,14 @@ def _tables_of(hook: str) -> tuple[str, ...]:
     return tuple(table for table, effect in TABLE_HOOKS.items() if effect == hook)
 
 
-def _place_of(cls: type, hook: str) -> int:
+def _place_of(cls: type, interface: type, hook: str) -> int:
     """The place of the class that defines a hook among a class and its bases."""
-    return next(place for place, base in enumerate(cls.__mro__) if hook in base.__dict__)
+    return next(place for place, base in enumerate(cls.__mro__) if base is interface or _defines(base, interface, hook))
+
+
+def _defines(cls: type, interface: type, hook: str) -> bool:
+    """Whether a class has a hook of its own. One that was reset is that of ``interface``."""
+    return hook in cls.__dict__ and cls.__dict__[hook] is not interface.__dict__[hook]
 
 
 def _reset_hooks(cls: type, interface: type, names: list[str]) -> None:
@@ -61,8 +78,8 @@ def _reset_hooks(cls: type, interface: type, names: list[str]) -> None:
             setattr(cls, name, getattr(interface, name))
 
 
-def _require_one_way(cls: type, hook: str, ways: list[str]) -> None:
-    written = [way for way in ways if way in cls.__dict__]
+def _require_one_way(cls: type, interface: type, hook: str, ways: list[str]) -> None:
+    written = [way for way in ways if _defines(cls, interface, way)]
     if len(written) > 1:
         rule = f"each of them is the whole {hook}"
         remedy = f"write {written[0]} alone, or two classes and their sum"

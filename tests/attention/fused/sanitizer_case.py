@@ -55,10 +55,15 @@ def main() -> None:
     q, k, v = (torch.randn(2, h, 111, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for h in (4, 2, 2))
     for position in (positions[4], positions[-1]):
         whence.attend(q, k, v, position=position, causal=True, backend="triton").square().sum().backward()
-    tile_configs.FEW_PAIRS = 0  # as for long sequences: with WHENCE_GLUON=1, the kernel for them
-    for position in (None, positions[2], positions[3]):
-        q, k, v = (torch.randn(1, h, 300, 128, device="cuda", dtype=torch.bfloat16) for h in (4, 2, 2))
-        whence.attend(q, k, v, position=position, causal=True, backend="triton")
+    tile_configs.FEW_PAIRS = 0  # as for long sequences: the warp-specialised kernels of Hopper
+    scale_and_bias = whence.Epar(4, learnable=True, context=64) + whence.T5Bias(4)
+    for head_dim in (64, 128):
+        for position in (*positions[:4], scale_and_bias.cuda(), positions[5]):
+            q, k, v = (
+                torch.randn(1, h, 300, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+                for h in (4, 2, 2)
+            )
+            whence.attend(q, k, v, position=position, causal=True, backend="triton").square().sum().backward()
     torch.cuda.synchronize()
     print("every kernel ran")
 

@@ -286,6 +286,7 @@ CASES = {
     "64: function, several rounds of pairs": ("function", (8, 16, 4, 1100), torch.bfloat16, {}),
     "64: ALiBi as a table": ("Alibi", (1, 4, 2, 300), torch.bfloat16, {}),
     "64: ALiBi: the Triton kernel": ("Alibi", (1, 4, 4, 300), torch.bfloat16, {}),
+    "64: blocks skipped": ("Near", (3, 8, 4, 3001), torch.bfloat16, {"skip_blocks": True}),
     "64: no position, scaled": ("none", (2, 4, 2, 700), torch.float16, {"scale": 0.2, "temperature": 1.3}),
 }
 
@@ -293,7 +294,7 @@ CASES = {
 #: cases whose kernel of dq, or kernels of all gradients, are Triton's: dense gradients, and skipped blocks
 DENSE = ("T5, odd numbers of heads and blocks", "scale and bias", "function, several rounds of pairs")
 DENSE += tuple(f"64: {name}" for name in DENSE)  # names begin with a head dimension other than 128
-SKIPPING = ("blocks skipped",)
+SKIPPING = ("blocks skipped", "64: blocks skipped")
 
 
 @pytest.fixture

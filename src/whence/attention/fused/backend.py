@@ -238,7 +238,13 @@ def attend_by_network(call: Call, network: HeadNetwork) -> Tensor:
 
 
 def score_effects(
-    q: Tensor, kv_len: int, position: Position, layout: Layout, softmax: Softmax, sink: Tensor | None, slope: Tensor | None
+    q: Tensor,
+    kv_len: int,
+    position: Position,
+    layout: Layout,
+    softmax: Softmax,
+    sink: Tensor | None,
+    slope: Tensor | None,
 ) -> tuple[ScoreEffects, EffectGradients]:
     """The mechanism as its slope or, without one, as tables over all distances that can occur, and how their gradients are
     computed."""
