@@ -4,11 +4,13 @@ The full pass is the dense float64 reference without a cache. Layers are ``whenc
 a cache must number rightly, are held to the same as score effects.
 """
 
+import copy
+
 import pytest
 import torch
 from cache_modes import MECHANISMS, MODES, build, every_mechanism, feed, tokens
 
-from whence import KVCache, Rotary, attend
+from whence import Alibi, Attention, KVCache, Rotary, WhenceError, attend
 from whence.position import DynamicNtk
 
 MECHANISMS["Rotary, dynamic NTK"] = lambda h, d: Rotary(scaling=DynamicNtk(2.0, 8), length="context", context=32)
@@ -158,3 +160,19 @@ def test_plain_tokens_of_a_preallocated_cache_write_keys_and_values_only():
     torch.testing.assert_close(again, out)
     assert cache.entries().positions.tolist() == [list(range(9))] * 2
     assert cache.entries().real.all()
+
+
+def test_a_cache_belongs_to_one_layer():
+    torch.manual_seed(0)
+    first, second = (Attention(8, 2, Alibi(2), causal=True).eval() for _ in range(2))
+    x, cache = torch.randn(1, 3, 8), KVCache()
+    first(x, cache=cache)
+    with pytest.raises(
+        WhenceError, match=r"Attention\(cache=...\) got a cache with tokens of another layer.*cache.reset\(\)"
+    ):
+        second(x, cache=cache)
+    assert len(cache) == 3
+    kept = copy.deepcopy(cache)
+    torch.testing.assert_close(first(x, cache=kept), first(x, cache=cache))
+    cache.reset()
+    torch.testing.assert_close(second(x, cache=cache), second(x))

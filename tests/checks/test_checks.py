@@ -441,3 +441,14 @@ def test_arguments_of_a_hook_may_have_any_names():
 def test_a_mechanism_that_was_not_built_is_refused():
     with pytest.raises(whence.WhenceError, match=r"NotBuilt.__init__ with super\(\).__init__\(\)"):
         whence.check(NotBuilt(2))
+
+
+def test_a_mechanism_without_a_hook_fails():
+    class Empty(whence.Position):
+        pass
+
+    with pytest.raises(
+        whence.checks.CheckFailed, match=r"Empty overrides no hook, so it changes nothing.*write one of embed.*\bbias"
+    ):
+        whence.check(Empty())
+    assert not whence.check(whence.NoPosition()).failed

@@ -111,7 +111,6 @@ def test_a_compiled_call_without_position_ids_has_no_segments():
         run = compiled(model, aot_autograd(fw_compiler=keep_graph))
         for given in ({}, {"position_ids": torch.arange(ids.shape[1])[None]}):
             run(ids, use_cache=False, **given)
-        hooks = len(model.model._forward_pre_hooks)
         run(ids, use_cache=False)
 
         def call_layers(position_ids):  # without the decoder, whose last call had no position_ids
@@ -125,7 +124,7 @@ def test_a_compiled_call_without_position_ids_has_no_segments():
         attachment.detach()
     counted = ["cumsum" in str([node.target for node in graph.graph.nodes]) for graph in graphs]
     assert counted == [False, True]  # transformers counts segments from the ids
-    assert len(model.model._forward_pre_hooks) == hooks - 1
+    assert not model.model._forward_pre_hooks
     assert all(CALL not in vars(module) for module in model.modules())
 
 

@@ -64,6 +64,28 @@ def test_a_classification_head_on_a_noncausal_model_raises():
         hf.attach(model, whence.NoPosition())
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_another_attention_implementation_does_not_drop_the_position(implementation):
+    model, ids = tiny("llama"), tokens()
+    before = model.config._attn_implementation
+    plain = model(ids).logits
+    attachment = hf.attach(model, whence.PowerPrior(4, alpha=0.4))
+    attached = model(ids).logits
+    model.set_attn_implementation(implementation)
+    for run in (model, copy.deepcopy(model), model.model):
+        with pytest.raises(whence.WhenceError, match=rf"implementation '{implementation}', set after attach.*'whence'"):
+            run(ids)
+    model.set_attn_implementation("whence")
+    assert torch.equal(model(ids).logits, attached)
+    other = copy.deepcopy(model)
+    attachment.detach()
+    assert model.config._attn_implementation == before
+    assert torch.equal(model(ids).logits, plain) and torch.equal(other(ids).logits, attached)
+    model.set_attn_implementation(implementation)
+    torch.testing.assert_close(model(ids).logits, plain)
+
+
 def test_a_second_model_with_the_same_config_object_raises():
     config = CONFIGS["llama"]()
     first, second = (transformers.LlamaForCausalLM(config).eval() for _ in range(2))

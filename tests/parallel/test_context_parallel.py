@@ -91,3 +91,7 @@ def test_heads_that_cannot_be_selected_are_named():
         with pytest.raises(WhenceError) as caught:
             select_heads(*arguments)
         assert all(word in str(caught.value) for word in words)
+    for start, end, words in ((-1, 2, "start.*-1"), (2, 2, "end.*2"), (3, 1, "end.*1")):
+        for position in (Alibi(4), Alibi(4) + Dape(4)):
+            with pytest.raises(WhenceError, match=words):
+                position.select_heads(start, end)

@@ -39,6 +39,14 @@ def test_one_term_has_one_form_in_a_class():
                 return rows.scores
 
 
+@pytest.mark.parametrize(("name", "meant"), [("biass", "bias"), ("score_scales", "score_scale"), ("rotat", "rotate")])
+def test_a_misspelled_hook_is_refused(name, meant):
+    with pytest.raises(WhenceError, match=rf"Wrong\.{name} .*rename it {meant}\b"):
+        type("Wrong", (Position,), {name: lambda self, distance, length: None})
+    helper = {name: lambda self, distance, length: None, "bias": lambda self, distance, length: distance}
+    assert type("Right", (Position,), helper)().effects == {"bias"}
+
+
 @pytest.mark.parametrize("hook", OPTIONAL_CONTENT_HOOKS)
 def test_a_form_for_kernels_needs_the_hook_itself(hook):
     with pytest.raises(WhenceError, match=f"{hook} is another form of content_bias.*write content_bias too"):

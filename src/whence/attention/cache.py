@@ -68,6 +68,7 @@ class KVCache:
         self._prefilled = False  # every slot of a preallocated store has the position and the masks of a plain token
         self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), both increasing
         self._num_rollbacks = 0  # rollbacks so far
+        self._layer: int | None = None  # the id of the layer whose tokens it holds
 
     def __len__(self) -> int:
         """The number of tokens that a query can attend to."""
@@ -76,6 +77,17 @@ class KVCache:
     def __repr__(self) -> str:
         kind = f"capacity={self.capacity}" if self.capacity else f"window={self.window}" if self.window else "growing"
         return f"KVCache({kind}, {self._used} of {self.seq_length} tokens stored)"
+
+    def claim(self, layer: object) -> None:
+        """Refuse tokens of a layer where those of another one are. An empty cache is free."""
+        if self._used and self._layer not in (None, id(layer)):
+            raise usage_error(
+                f"{type(layer).__name__}(cache=...)",
+                "a cache with tokens of another layer",
+                "each layer has keys and values of its own",
+                "build a cache for each layer, or empty this one with cache.reset()",
+            )
+        self._layer = id(layer)
 
     @property
     def batch_size(self) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -180,6 +181,8 @@ class Attention(nn.Module):
         if memory is not None and not isinstance(memory, ProjectedMemory):
             shapes.require_sequences("Attention", "memory", memory, self.keys)
         require_cache("Attention", cache)
+        if cache is not None and not torch.compiler.is_compiling():
+            cache.claim(self)
         require_flag("Attention", "return_weights", return_weights)
         if memory is None and memory_positions is not None:
             raise usage_error(

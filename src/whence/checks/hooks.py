@@ -29,12 +29,21 @@ from whence.errors import WhenceError
 from whence.position.base import Position
 from whence.position.evaluate import evaluate_clock
 from whence.position.hook_types import Rows
+from whence.position.hooks import HOOKS
+from whence.position.no_position import NoPosition
 
 MAX_DISTANCE = 4096
 DISTANCE_HOOKS = {"score_scale", "bias"}
 
 
 def output_shapes(fixture: Fixture) -> None:
+    for part in fixture.position.parts:
+        if not part.effects and type(part) is not NoPosition:
+            raise Failure(
+                f"{type(part).__name__} overrides no hook, so it changes nothing",
+                remedy=f"write one of {', '.join(HOOKS)}",
+                stop=True,
+            )
     for dtype in (torch.float32, torch.float64):
         position = copy.deepcopy(fixture.position).to(dtype)
         for part in position.parts:

@@ -266,6 +266,9 @@ class AttentionSwitch:
                 "attach and capture work through transformers' attention interface",
                 "use a model of another family, such as llama, qwen3 or gpt2",
             )
+        self.hooks = [
+            part.register_forward_pre_hook(_require_implementation) for part in parts if part not in outside_text
+        ]
 
     def restore(self) -> None:
         for config, implementation in self.before:
@@ -274,6 +277,18 @@ class AttentionSwitch:
             hook.remove()
         for module in self.model.modules():
             module.__dict__.pop(COMBINED, None)
+
+
+def _require_implementation(model: Any, args: tuple[Any, ...]) -> None:
+    """A forward pre-hook of an attached model: another implementation of attention would leave the positions out."""
+    implementation = model.config._attn_implementation_internal
+    if implementation != KEY:
+        raise usage_error(
+            f"{type(model).__name__}.forward",
+            f"the attention implementation {implementation!r}, set after attach, intervene or capture",
+            "a position acts only in the attention of whence",
+            f"call model.set_attn_implementation({KEY!r}), or detach() first",
+        )
 
 
 def _call_observers(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:

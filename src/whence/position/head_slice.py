@@ -40,13 +40,13 @@ def select_heads(position: Position, start: int, end: int) -> Position:
     True
     """
     require_position("select_heads(position)", position)
-    require_integer("select_heads", "start", start, low=0)
-    require_integer("select_heads", "end", end, low=start + 1)
     return position.select_heads(start, end)
 
 
 def select_heads_of_part(part: Position, start: int, end: int) -> Position:
     """The same for a mechanism that is no sum."""
+    require_integer("select_heads", "start", start, low=0)
+    require_integer("select_heads", "end", end, low=start + 1)
     name, on_content = type(part).__name__, part.effects & ON_CONTENT
     if (getattr(part, "num_kv_heads", None) or 1) > 1:
         raise usage_error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from typing import Any
 
@@ -45,6 +46,8 @@ def override_hooks(cls: Any, interface: Any) -> frozenset[str]:
             rule = f"{optional} is another form of content_bias, for kernels, and has no effect alone"
             subject, got = f"{cls.__name__}.{optional}", "a class without content_bias"
             raise usage_error(subject, got, rule, "write content_bias too")
+    if not effects:
+        _require_no_misspelled_hook(cls, interface)
     of_content = ("content_bias", *_tables_of("content_bias"))
     for hooks, others in ((("score_scale", "bias"), OPTIONAL_HOOKS), (of_content, OPTIONAL_CONTENT_HOOKS)):
         latest = min(_place_of(cls, interface, hook) for hook in hooks)
@@ -84,6 +87,15 @@ def _require_one_way(cls: type, interface: type, hook: str, ways: list[str]) -> 
         rule = f"each of them is the whole {hook}"
         remedy = f"write {written[0]} alone, or two classes and their sum"
         raise usage_error(f"{cls.__name__}.{written[1]}", f"a class that also has {written[0]}", rule, remedy)
+
+
+def _require_no_misspelled_hook(cls: type, interface: type) -> None:
+    """Refuse a class without any hook that has a function whose name is almost that of one."""
+    for name in cls.__dict__:
+        near = difflib.get_close_matches(name, (*HOOKS, *TABLE_HOOKS), n=1, cutoff=0.85)
+        if near and not hasattr(interface, name) and callable(cls.__dict__[name]):
+            rule = "it is the name of no hook, and the class overrides none, so it would change nothing"
+            raise usage_error(f"{cls.__name__}.{name}", "a function", rule, f"rename it {near[0]}")
 
 
 def _require_hook_parameters(cls: Any, interface: type, hook: str) -> None:
