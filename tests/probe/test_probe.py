@@ -170,6 +170,8 @@ def test_folders_may_be_texts_and_progress_need_not_be_reported(probed):
 
 @pytest.mark.parametrize("function", [measurement.measure, analyses.explain])
 def test_a_bare_model_is_refused(function, tmp_path):
-    with pytest.raises(WhenceError, match=r"got a LlamaForCausalLM, .*; pass probe\.ProbedModel\(name, model, tokenizer\)"):
+    with pytest.raises(
+        WhenceError, match=r"got a LlamaForCausalLM, .*; pass probe\.ProbedModel\(name, model, tokenizer\)"
+    ):
         function(tiny_random_model().model, PLAN, str(tmp_path))
     assert not list(tmp_path.iterdir())
