@@ -2,13 +2,14 @@
 
 import re
 import shlex
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
 import generate_docs as docs
-from whence import QueryTable, WhenceError, explain
+from whence import QueryTable, Rows, WhenceError, explain
 
 ROOT = docs.ROOT
 PAGES = [
@@ -143,9 +144,12 @@ def test_the_items_file_is_valid(tmp_path):
     assert re.findall(r"^\| `(\w+)` \|", page.read_text(), re.MULTILINE)[: len(FIELDS)] == list(FIELDS)
 
 
-def test_every_field_of_a_probe_task_is_documented():
-    from dataclasses import fields
+def test_every_field_of_rows_is_documented():
+    for field in fields(Rows):
+        assert f"\n        {field.name}: " in Rows.__doc__
 
+
+def test_every_field_of_a_probe_task_is_documented():
     from whence.probe import ProbeTask
 
     text = (ROOT / "docs" / "probing.md").read_text().partition("## Your own task")[2].partition("\n## ")[0]

@@ -53,7 +53,7 @@ def markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def api() -> str:
-    """Every public name of the library with the first line of its docstring."""
+    """The public names of the modules in ``API`` with the first sentence of each docstring."""
     sections = []
     for module in API:
         loaded = importlib.import_module(module)

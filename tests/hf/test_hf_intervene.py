@@ -111,6 +111,22 @@ def test_threads_take_turns_and_have_their_own_requests():
     assert torch.equal(texts["other"], texts["alone 1"]) and REQUEST not in model.__dict__
 
 
+@pytest.mark.parametrize("documents", [[(0, 5), (5, 10)], [], [[(0, 5, 6)]], "x", 3, [[(0.5, 2)]]], ids=str)
+def test_documents_are_spans_for_each_prompt(documents):
+    message = (
+        r"^hf\.request\(documents=\.\.\.\) got .* for each prompt of the batch; pass \[\[\(start, end\), \.\.\.\]\]"
+    )
+    with pytest.raises(WhenceError, match=message), hf.request(torch.nn.Linear(1, 1), documents=documents):
+        pass
+
+
+@pytest.mark.parametrize("ends", [[], "x", 3, [2.5]], ids=str)
+def test_prompt_ends_are_whole_numbers(ends):
+    message = r"^hf\.request\(prompt_ends=\.\.\.\) got .* whole numbers"
+    with pytest.raises(WhenceError, match=message), hf.request(torch.nn.Linear(1, 1), prompt_ends=ends):
+        pass
+
+
 def refusal(cure, family):
     with pytest.raises(WhenceError) as error, cure.apply(checks.model_of(family)):
         pass

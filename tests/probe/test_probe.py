@@ -158,3 +158,20 @@ def test_analyses_run_once_and_belong_to_their_plan(probed, monkeypatch):
     other = Plan("quick", PLAN.tasks, items_per_record=3)
     with pytest.raises(WhenceError, match="of another plan"):
         analyses.explain(tiny_random_model(layers=2), other, folder, lambda *about: None)
+
+
+def test_folders_may_be_texts_and_progress_need_not_be_reported(probed):
+    base, folder, measured, _ = probed
+    lm = tiny_random_model(layers=2)
+    again, read = measurement.measure(lm, PLAN, str(base))
+    analyses.explain(lm, PLAN, str(folder))
+    assert again == folder and read == measured and findings(str(folder))["command"] == ""
+
+
+@pytest.mark.parametrize("function", [measurement.measure, analyses.explain])
+def test_a_bare_model_is_refused(function, tmp_path):
+    with pytest.raises(
+        WhenceError, match=r"got a LlamaForCausalLM, .*; pass probe\.ProbedModel\(name, model, tokenizer\)"
+    ):
+        function(tiny_random_model().model, PLAN, str(tmp_path))
+    assert not list(tmp_path.iterdir())

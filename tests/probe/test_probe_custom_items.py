@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from whence.cli.app import app
-from whence.cli.probe_options import plan_from_options, rerun_command
+from whence.cli.probe_options import plan_from_options, print_warnings, rerun_command
 from whence.errors import WhenceError
 from whence.plugins import PluginReference, parse_reference
 from whence.probe import run_folder
 from whence.probe.measurement import build_tasks
 from whence.probe.plan import Plan, TaskSpec
-from whence.probe.tasks import build_task, lost_in_the_middle, spread_slots
+from whence.probe.tasks import Item, build_task, lost_in_the_middle, spread_slots
 from whence.probe.tasks.user_tasks import load_items, load_task
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -36,6 +36,9 @@ def broken(items): raise KeyError("no such thing")
 def number(items): return 3
 def tail(items): return replace(MyTask(items), tail="{question} {other}")
 def label(items): return replace(MyTask(items), label="{}")
+def clash(items):
+    task = MyTask(items)
+    return replace(task, items=tuple(replace(item, rivals=("grey", item.answers[0].upper())) for item in task.items))
 def short(items): return MyTask(items - 1) if items > 1 else MyTask(1)
 """
 
@@ -99,6 +102,22 @@ def test_a_wrong_line_is_named(tmp_path, line, message):
     path = written(tmp_path / "mine.jsonl", [row(0), line])
     with pytest.raises(WhenceError, match=message):
         load_items(None, str(path))
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"answers": "red"}, r"^Item\(answers=\.\.\.\) got 'red', but answers is a tuple of texts; pass \('red',\)\.$"),
+        ({"rivals": "grey"}, r"Item\(rivals=\.\.\.\) got 'grey'"),
+        ({"others": "Stone is grey."}, r"Item\(others=\.\.\.\) got 'Stone"),
+        ({"answers": (3,)}, r"got \(3,\)"),
+    ],
+)
+def test_a_wrong_item_is_refused(changed, message):
+    item = {"question": "q", "gold": "g", "others": ("x",), "answers": ("red",), "rivals": ("grey",)}
+    Item(**item)
+    with pytest.raises(WhenceError, match=message):
+        Item(**item | changed)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, mine):
@@ -195,6 +214,7 @@ def test_custom_tasks_are_measured_and_reported_without_their_module(tmp_path, m
         ("own_here.py:broken", "KeyError: 'no such thing'"),
         ("own_here.py:number", r"got int"),
         ("own_here.py:short", "2 items, but there are 1"),
+        ("own_here.py:clash", "item 0, got the rival 'A0' beside the answer 'a0', but no rival is a right answer"),
         ("own_here.py:tail", r"KeyError: 'other'.*braces"),
         ("own_here.py:label", r"label '\{\}'.*braces"),
         ("none.py:MyTask", r"no file none\.py"),
@@ -243,6 +263,13 @@ def test_lengths_and_slots_by_option(mine):
     beyond = plan_from_options("m", False, False, None, None, None, files=[str(mine)], slots="1,9")[0]
     with pytest.raises(WhenceError, match="slot 9, but it has the slots 1 to 5"):
         build_tasks(beyond)
+
+
+def test_more_slots_than_a_task_has_are_noted(mine, capsys):
+    for slots, noted in (("9", "mine, 5 texts: it has 5 slots; --slots 9 measures all of them"), ("5", ""), (None, "")):
+        plan, _ = plan_from_options("m", False, False, None, None, None, files=[str(mine)], slots=slots)
+        print_warnings(plan.tasks, build_tasks(plan), slots)
+        assert noted in (output := capsys.readouterr().err) and bool(output) == bool(noted)
 
 
 def test_only_the_published_files_are_called_published(tmp_path, monkeypatch):

@@ -138,7 +138,7 @@ def test_an_accepted_answer_of_articles_alone_forbids_no_distractor():
     "call, message",
     [
         (lambda: build_task("nonsense", 1), "task 'nonsense' got an unknown name, but the tasks are key-value"),
-        (lambda: build_task("key-value", 0), "0 items"),
+        (lambda: build_task("key-value", 0), "0 items, but it has at least one; pass 1 or more"),
         (lambda: build_task("key-value", 1, pairs=1), "pass at least 2"),
         (lambda: build_task("needle", 1, pieces=1), "1 pieces"),
         (lambda: build_task("needle", 1, pieces=4, distractors=4), "distractors=4, but"),

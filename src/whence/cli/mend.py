@@ -82,14 +82,13 @@ def mend(
     as_json: JsonOption = False,
 ) -> None:
     from whence.cli.mend_report import summarize_trial, write_trial_report
+    from whence.cli.probe_options import print_warnings
     from whence.cli.progress import OutOfTime, probe_progress, stop_forward_passes
     from whence.cli.training_options import parse_duration
     from whence.mend import trial_plan as plans
     from whence.mend.trial import Trial
     from whence.probe import probed_model
     from whence.probe.identity import identify
-    from whence.probe.tasks import ITEMS
-    from whence.probe.tasks.user_tasks import describe_suspect_items
     from whence.records import require_output_folder
 
     results = ctx.with_resource(json_document("mend", as_json))
@@ -107,8 +106,7 @@ def mend(
     tasks = [spec.build() for spec in plan.tasks]  # errors in tasks and cures are raised before a model is loaded
     for spec, built in zip(plan.tasks, tasks, strict=True):
         spec.select_slots(built)
-        if spec.task == ITEMS and (warning := describe_suspect_items(built.items)):
-            print(f"warning: {built.name}:{warning}", file=sys.stderr)
+    print_warnings(plan.tasks, tasks, slots)
     lm = probed_model.load(
         model,
         device,

@@ -101,15 +101,13 @@ def probe(
     out: Annotated[Path, typer.Option(help="Folder for records and the report.")] = Path("build/probe"),
     as_json: JsonOption = False,
 ) -> None:
-    from whence.cli.probe_options import parse_numbers, plan_from_options, split_items_option
+    from whence.cli.probe_options import parse_numbers, plan_from_options, print_warnings, split_items_option
     from whence.cli.probe_report import summarize_probe, write_report
     from whence.cli.progress import OutOfTime, probe_progress
     from whence.probe import analyses, measurement, probed_model, run_folder
     from whence.probe.endpoint import Endpoint
     from whence.probe.identity import identify
     from whence.probe.probed_model import ProbedModel
-    from whence.probe.tasks import ITEMS
-    from whence.probe.tasks.user_tasks import describe_suspect_items
     from whence.records import require_output_folder
 
     results = ctx.with_resource(json_document("probe", as_json))
@@ -122,9 +120,7 @@ def probe(
     )  # fmt: skip
     parts = select_parts(only)
     tasks = measurement.build_tasks(plan)  # errors in tasks are raised before a model is loaded
-    for spec, built in zip(plan.tasks, tasks, strict=True):
-        if spec.task == ITEMS and (warning := describe_suspect_items(built.items)):
-            print(f"warning: {built.name}:{warning}", file=sys.stderr)
+    print_warnings(plan.tasks, tasks, slots)
     options: dict[str, Any] = {
         "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
         "position": position,

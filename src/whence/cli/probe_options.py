@@ -16,7 +16,8 @@ from whence.plugins import did_you_mean, is_reference
 from whence.probe import plan as plans
 from whence.probe.plan import Plan, TaskSpec
 from whence.probe.probed_model import DTYPES, QUICK
-from whence.probe.tasks import ITEMS, TASKS, is_installed, load_items
+from whence.probe.tasks import ITEMS, TASKS, ProbeTask, is_installed, load_items
+from whence.probe.tasks.user_tasks import describe_suspect_items
 
 #: items in one record of an endpoint, whose answers are expensive
 ENDPOINT_CHUNK = 8
@@ -133,6 +134,18 @@ def task_from_file(file: str, items: int | None) -> TaskSpec:
     count = items or len(load_items(None, file).items)
     name = re.sub(r"[^A-Za-z0-9._]+", "-", Path(file).stem).strip("-")
     return TaskSpec(ITEMS, count, settings={"file": file}, name=name or ITEMS)
+
+
+def print_warnings(specs: Sequence[TaskSpec], tasks: Sequence[ProbeTask], slots: str | None) -> None:
+    """Warnings about items of a file, and about tasks with fewer slots than ``--slots`` asks for."""
+    for spec, task in zip(specs, tasks, strict=True):
+        if spec.task == ITEMS and (warning := describe_suspect_items(task.items)):
+            print(f"warning: {task.name}:{warning}", file=sys.stderr)
+        if slots is not None and not spec.gold_slots and spec.num_gold_slots > task.slots:
+            print(
+                f"warning: {task.name}: it has {task.slots} slots; --slots {slots} measures all of them",
+                file=sys.stderr,
+            )
 
 
 def split_items_option(values: Sequence[str] | None, command: str = "whence probe") -> tuple[int | None, list[str]]:

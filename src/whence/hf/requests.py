@@ -9,6 +9,7 @@ of ``generate``, uses the last one that is stated.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from whence.errors import usage_error
 from whence.hf.integrations import unwrap_peft
+from whence.validation import format_value
 
 REQUEST = "_whence_request"  # the attribute of a model with the requests of the enclosing blocks, each with its thread
 _CHANGES = threading.Lock()  # of that attribute
@@ -93,8 +95,8 @@ def request(
         with mend.Pine().apply(model), hf.request(model, documents=[[(4, 40), (40, 77)]]):
             model.generate(tokens)
     """
-    ends = None if prompt_ends is None else tuple(int(end) for end in prompt_ends)
-    spans = None if documents is None else tuple(tuple((int(a), int(b)) for a, b in row) for row in documents)
+    ends = None if prompt_ends is None else _read_ends(prompt_ends)
+    spans = None if documents is None else _read_spans(documents)
     _check(spans, ends)
     with set_request(model, Request(spans, ends)) as current:
         yield current
@@ -152,6 +154,37 @@ def prompt_end_positions(current: Request, batch: int, first_slot: Tensor | None
         return None
     slots = torch.full((batch, 1), current.last_slot, device=device)
     return slots if first_slot is None else slots - first_slot
+
+
+def _read_spans(documents: Any) -> tuple[tuple[Span, ...], ...]:
+    """The spans of each prompt as pairs of int. Anything else than a list of spans for each prompt is an error."""
+    try:
+        spans = tuple(tuple((operator.index(a), operator.index(b)) for a, b in row) for row in documents)
+    except (TypeError, ValueError):
+        spans = ()
+    if not spans:
+        raise usage_error(
+            "hf.request(documents=...)",
+            format_value(documents),
+            "documents is a list of spans (start, end) of tokens for each prompt of the batch",
+            "pass [[(start, end), ...]] for one prompt",
+        )
+    return spans
+
+
+def _read_ends(prompt_ends: Any) -> tuple[int, ...]:
+    try:
+        ends = tuple(operator.index(end) for end in prompt_ends)
+    except (TypeError, ValueError):
+        ends = ()
+    if not ends:
+        raise usage_error(
+            "hf.request(prompt_ends=...)",
+            format_value(prompt_ends),
+            "prompt_ends is a list of whole numbers, one for each prompt of the batch",
+            "pass token counts",
+        )
+    return ends
 
 
 def _check(documents: tuple[tuple[Span, ...], ...] | None, ends: tuple[int, ...] | None) -> None:

@@ -20,23 +20,37 @@ class Rows:
 
     Some of these keys may be hidden. Keys that causality or the window hides from all rows may be left out.
 
-    B batch, H query heads, T query rows, S keys, D head dimension. The batch axis of positions is B, or 1 when all
-    sequences of the batch have the same positions.
+    B batch, G key heads, H query heads, T query rows, S keys, D head dimension, E value dimension. The batch axis of
+    positions is B, or 1 when all sequences of the batch have the same positions.
+
+    Args:
+        q: ``[B, H, T, D]``, after rotation, before the scale.
+        k: ``[B, H, S, D]``, after rotation; grouped key heads are repeated.
+        scores: ``[B, H, T, S]``, ``scale * q.k``.
+        q_positions: ``[B or 1, T]``.
+        k_positions: ``[B or 1, S]``.
+        visible: ``[B or 1, H or 1, T, S]``, bool: whether the query sees the key.
+        scale: the factor of ``q.k`` in ``scores``.
+        projected_q: ``[B, H, T, D]``, before rotation; None if nothing rotated q. ``unrotated_q`` is right in both cases.
+        projected_k: ``[B, G, S, D]``, before rotation; None if nothing rotated k. ``unrotated_k`` is right in both cases.
+        values: ``[B, G, S, E]``; ``v`` repeats grouped heads.
+        q_input: ``[B, T, embed_dim]``, the layer input of the query rows, for a mechanism with ``reads_input = True``.
+
+    Properties: ``distance`` ``[B or 1, T, S]``, ``unrotated_q`` ``[B, H, T, D]``, ``unrotated_k`` ``[B, H, S, D]``, and ``v``
+    ``[B, H, S, E]``.
     """
 
-    q: Tensor  # [B, H, T, D], after rotation, before the scale
-    k: Tensor  # [B, H, S, D], after rotation; grouped key heads are repeated
-    scores: Tensor  # [B, H, T, S], scale * q.k
-    q_positions: Tensor  # [B or 1, T]
-    k_positions: Tensor  # [B or 1, S]
-    visible: Tensor  # [B or 1, H or 1, T, S], bool
+    q: Tensor
+    k: Tensor
+    scores: Tensor
+    q_positions: Tensor
+    k_positions: Tensor
+    visible: Tensor
     scale: float
-    projected_q: Tensor | None = None  # [B, H, T, D], before rotation; None: nothing rotated q
-    projected_k: Tensor | None = None  # [B, G, S, D] with G key heads, before rotation; None: nothing rotated k
-    values: Tensor | None = None  # [B, G, S, E]
-    q_input: Tensor | None = (
-        None  # [B, T, embed_dim], the layer input of the query rows, for a mechanism that ``reads_input``
-    )
+    projected_q: Tensor | None = None
+    projected_k: Tensor | None = None
+    values: Tensor | None = None
+    q_input: Tensor | None = None
 
     @property
     def distance(self) -> Tensor:

@@ -21,20 +21,21 @@ from whence.probe.hidden_states import projection_matrix
 from whence.probe.identity import identify
 from whence.probe.measurement import Notify, to_rounded_list
 from whence.probe.plan import Plan
-from whence.probe.probed_model import ProbedModel
+from whence.probe.probed_model import ProbedModel, require_probed_model
 
 SINGULAR = 8  # singular values of the spectrum that are stored
 LOW = 10  # DCT frequencies that count as low
 SPLIT_TEXTS = 2
 
 
-def explain(lm: ProbedModel, plan: Plan, folder: Path, notify: Notify) -> None:
+def explain(lm: ProbedModel, plan: Plan, folder: Path | str, notify: Notify = lambda *progress: None) -> None:
     """Run all analyses. Each record is written as soon as it is complete, so that a stopped run can be resumed.
 
     A folder of another model, or of an unknown one, is an error. A model whose attention cannot be captured has no
     analyses; ``lm.capture_error`` says why.
     """
-    identity = identify(lm)
+    require_probed_model("explain(lm)", lm)
+    folder, identity = Path(folder), identify(lm)
     plan = run_folder.load_matching_plan(folder, plan, identity)
     if lm.capture_error:
         return

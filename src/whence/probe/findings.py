@@ -29,8 +29,9 @@ from whence.probe.plan import Plan
 from whence.probe.probed_model import QUICK
 
 
-def findings(folder: Path, command: str) -> dict[str, Any]:
+def findings(folder: Path | str, command: str = "") -> dict[str, Any]:
     """The findings of one probe. A task that lacks a record is left out and listed under ``missing``."""
+    folder = Path(folder)
     plan, about = run_folder.load_plan(folder)
     scores = measures(plan.scores)
     tasks, missing, all_records = [], [], []
@@ -93,8 +94,11 @@ DRAWS = 10_000
 NOT_SETTINGS = ("model", "tasks", "identity", "scores")  # fields of a plan that the report shows elsewhere
 
 
-def compare_probes(first: Path, second: Path, labels: Sequence[str] = (), command: str = "") -> dict[str, Any]:
+def compare_probes(
+    first: Path | str, second: Path | str, labels: Sequence[str] = (), command: str = ""
+) -> dict[str, Any]:
     """The content of the page about two probes, as plain JSON, from their records alone. A difference is second minus first."""
+    first, second = Path(first), Path(second)
     if first.resolve() == second.resolve():
         raise usage_error("whence report", f"{first} twice", "a comparison needs two probes", "name two folders")
     sides = [run_folder.load_plan(folder) for folder in (first, second)]

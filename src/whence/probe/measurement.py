@@ -22,7 +22,7 @@ from whence.probe.arrays import attention_rows
 from whence.probe.endpoint import Endpoint
 from whence.probe.identity import identify
 from whence.probe.plan import Plan
-from whence.probe.probed_model import ProbedModel, pad_batch
+from whence.probe.probed_model import ProbedModel, pad_batch, require_probed_model
 from whence.probe.tasks import CLOSED_BOOK, ORACLE, ProbeTask, Prompt
 from whence.probe.tasks.task import is_correct
 
@@ -61,17 +61,18 @@ def record_specs(plan: Plan, tasks: Sequence[ProbeTask]) -> list[RecordSpec]:
 
 
 def measure(
-    lm: ProbedModel | Endpoint, plan: Plan, base: Path, notify: Notify = lambda *progress: None
+    lm: ProbedModel | Endpoint, plan: Plan, base: Path | str, notify: Notify = lambda *progress: None
 ) -> tuple[Path, list[dict[str, Any]]]:
     """Compute the missing records of a plan and read the others. Returns the folder and all records.
 
     The folder belongs to the plan and to the current model, with everything that is attached to it.
     """
+    require_probed_model("measure(lm)", lm)
     tasks = build_tasks(plan)
     if isinstance(lm, ProbedModel):
         require_context(lm, plan, tasks)
     plan = run_folder.with_identity(plan, identify(lm))
-    folder = run_folder.open_folder(lm, plan, base, tasks)
+    folder = run_folder.open_folder(lm, plan, Path(base), tasks)
     specs = record_specs(plan, tasks)
     environment = run_folder.environment(lm)
     all_records: list[dict[str, Any]] = []

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from whence.attention import Attention
 from whence.errors import WhenceError, require_package, usage_error
+from whence.probe.endpoint import Endpoint
 from whence.probe.tasks.task import Prompt, Span
 
 QUICK = "quick"
@@ -210,6 +211,17 @@ class ProbedModel:
                 f"{self.name} has {self.longest} positions",
                 "use fewer or shorter slots",
             )
+
+
+def require_probed_model(subject: str, lm: object) -> None:
+    """Require a ``ProbedModel`` or an ``Endpoint``: a bare model has no tokenizer."""
+    if not isinstance(lm, ProbedModel | Endpoint):
+        raise usage_error(
+            subject,
+            f"a {type(lm).__name__}",
+            "it takes a model with its tokenizer",
+            "pass probe.ProbedModel(name, model, tokenizer), or probe.load(name)",
+        )
 
 
 def token_span(offsets: Sequence[Span], start: int, end: int) -> Span:

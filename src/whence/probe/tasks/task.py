@@ -31,6 +31,13 @@ class Item:
     answers: tuple[str, ...]  # accepted answers; the likelihood is that of the first
     rivals: tuple[str, ...]  # wrong answers; in a paired task rival i is the answer that others[i] contains
 
+    def __post_init__(self) -> None:
+        for name in ("others", "answers", "rivals"):
+            texts = getattr(self, name)
+            if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
+                example = f"({texts!r},)" if isinstance(texts, str) else '("red",)'
+                raise usage_error(f"Item({name}=...)", repr(texts), f"{name} is a tuple of texts", f"pass {example}")
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -172,8 +179,33 @@ def spread_slots(slots: int, count: int) -> tuple[int, ...]:
     return tuple(int(index * (slots - 1) / (count - 1) + 0.5) for index in range(count))
 
 
+def require_wrong_rivals(subject: str, answers: Sequence[str], rivals: Sequence[str]) -> None:
+    """Require that no rival is an accepted answer, or begins or continues one."""
+    for rival in rivals:
+        clash = next((answer for answer in answers if not neither_is_prefix(rival, answer)), None)
+        if clash is not None:
+            raise usage_error(
+                subject,
+                f"the rival {rival!r} beside the answer {clash!r}",
+                "no rival is a right answer or the beginning of one",
+                "use another",
+            )
+
+
+def neither_is_prefix(rival: str, answer: str) -> bool:
+    """Whether neither text is a prefix of the other; the shorter one would always be more likely.
+
+    >>> neither_is_prefix("Ada Lovelace", "ada"), neither_is_prefix("Ben", "Ada")
+    (False, True)
+    """
+    one, other = normalize_answer(rival) or rival.strip().lower(), normalize_answer(answer) or answer.strip().lower()
+    return not (one.startswith(other) or other.startswith(one))
+
+
 def require_items(subject: str, available: int, requested: int) -> None:
-    if requested < 1 or available < requested:
+    if requested < 1:
+        raise usage_error(subject, f"{requested} items", "it has at least one", "pass 1 or more")
+    if available < requested:
         raise usage_error(subject, f"{requested} items", f"there are {available}", "pass a number from 1 to that")
 
 

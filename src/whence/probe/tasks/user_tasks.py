@@ -29,7 +29,7 @@ from whence.plugins import (
     parse_arguments,
     parse_reference,
 )
-from whence.probe.tasks.task import Item, ProbeTask, require_items
+from whence.probe.tasks.task import Item, ProbeTask, neither_is_prefix, require_items, require_wrong_rivals
 
 FIELDS = ("question", "gold", "others", "answers", "rivals", "id")
 NUM_DRAWN_RIVALS = 9  # if the file has none
@@ -147,27 +147,8 @@ def _item(path: Path, number: int, line: str) -> Item:
     texts = {name: _text(path, number, name, row.get(name)) for name in ("question", "gold")}
     lists = {name: _texts(path, number, name, row.get(name), least=1) for name in ("others", "answers")}
     rivals = _texts(path, number, "rivals", row.get("rivals", []), least=0)
-    for rival in rivals:
-        clash = next((answer for answer in lists["answers"] if not neither_is_prefix(rival, answer)), None)
-        if clash is not None:
-            raise _line_error(
-                path,
-                number,
-                f"the rival {rival!r} beside the answer {clash!r}",
-                "no rival is a right answer or the beginning of one",
-                "use another",
-            )
+    require_wrong_rivals(_line_subject(path, number), lists["answers"], rivals)
     return Item(**texts, **lists, rivals=rivals)  # type: ignore[arg-type]
-
-
-def neither_is_prefix(rival: str, answer: str) -> bool:
-    """Whether neither text is a prefix of the other; the shorter one would always be more likely.
-
-    >>> neither_is_prefix("Ada Lovelace", "ada"), neither_is_prefix("Ben", "Ada")
-    (False, True)
-    """
-    one, other = normalize_answer(rival) or rival.strip().lower(), normalize_answer(answer) or answer.strip().lower()
-    return not (one.startswith(other) or other.startswith(one))
 
 
 def _with_rivals(path: Path, numbered_items: list[tuple[int, Item]]) -> list[tuple[int, Item]]:
@@ -213,7 +194,11 @@ def _is_text(value: object) -> bool:
 
 
 def _line_error(path: Path, number: int, got: str, rule: str, remedy: str = "correct that line") -> WhenceError:
-    return usage_error(f"--items {path.name}, line {number},", got, rule, remedy)
+    return usage_error(_line_subject(path, number), got, rule, remedy)
+
+
+def _line_subject(path: Path, number: int) -> str:
+    return f"--items {path.name}, line {number},"
 
 
 METRICS = ("value", "subspan")
@@ -275,6 +260,7 @@ def require_valid_task(subject: str, task: object, items: int) -> ProbeTask:
             wrong = "no answers", "each item has at least one"
         if wrong:
             raise usage_error(f"{subject}, item {number},", *wrong, "correct the item")
+        require_wrong_rivals(f"{subject}, item {number},", item.answers, item.rivals)
     if task.metric not in METRICS:
         raise usage_error(
             subject, f"the metric {task.metric!r}", f"it is one of {', '.join(METRICS)}", "choose one of them"
