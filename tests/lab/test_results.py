@@ -181,3 +181,21 @@ def test_a_spec_that_was_changed_is_refused(folder, tmp_path):
     with pytest.raises(WhenceError, match="does not match its hash"):
         results.load_study(tmp_path)
     assert dataclasses.replace(STUDY, seeds=(3, 5, 7)).hash != STUDY.hash
+
+
+@pytest.mark.parametrize("key", ["environment", "numbers", "parameters", "started", "wall_seconds"])
+def test_a_record_without_a_key_is_named_with_it(folder, tmp_path, key):
+    shutil.copytree(folder, tmp_path / folder.name)
+    broken = tmp_path / folder.name / STUDY.runs()[0].file_name
+    stored = json.loads(broken.read_text())
+    del stored[key]
+    broken.write_text(json.dumps(stored))
+    (found,) = results.collect_findings([broken.parent], "", "")["studies"]
+    assert found["problems"] == [f"{broken.name} is left alone: it has no {key}"]
+
+
+def test_a_plan_without_its_spec_is_named(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / folder.name)
+    (tmp_path / folder.name / "study.json").write_text('{"hash": "1"}')
+    with pytest.raises(WhenceError, match=rf"{folder.name}/study.json without spec"):
+        results.load_study(tmp_path / folder.name)

@@ -18,6 +18,9 @@ from whence.position.expression import ModelDims
     [
         ({"arms": ()}, r"Study\(arms"),
         ({"seeds": (1, 1)}, r"Study\(seeds"),
+        ({"seeds": 3}, r"Study\(seeds=...\) got 3.*pass a tuple such as \(0, 1, 2\)"),
+        ({"seeds": (0, "1")}, r"Study\(seeds=...\) got \(0, '1'\).*integers"),
+        ({"name": "a/b c"}, r"Study\(name=...\) got 'a/b c'.*no path separator"),
         ({"decision": Decision(baseline="rotary")}, "baseline 'rotary'"),
         ({"decision": Decision(baseline="none", comparisons=1)}, "comparisons=2"),
         ({"decision": Decision(baseline="none", comparisons=1000)}, "alpha=0.05 for 1000.*reduce comparisons"),
@@ -118,3 +121,9 @@ def test_arms_fit_the_model_they_are_built_for():
     for text, message in (("flurb", "flurb"), ("Alibi(2)", "name each"), ("Alibi(x=1)", "rename x")):
         with pytest.raises(WhenceError, match=message):
             parse_arm(text)
+
+
+def test_a_folder_may_be_a_text(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    outcome = runner.run_study(build_study(), "results", select=lambda runs: [])
+    assert outcome.folder.parent.name == "results" and (outcome.folder / "study.json").exists()

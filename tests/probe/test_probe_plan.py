@@ -76,3 +76,9 @@ def test_plans_are_what_they_say():
 def test_bad_plans_are_refused(call, message):
     with pytest.raises(WhenceError, match=message):
         call()
+
+
+@pytest.mark.parametrize("task, known", [("needle", "pieces, words, seed, distractors"), ("items", "file, slots")])
+def test_an_unknown_setting_of_a_task_lists_the_settings(task, known):
+    with pytest.raises(WhenceError, match=rf"task '{task}' got the setting wrds=3.*{known}"):
+        TaskSpec(task, 2, settings={"wrds": 3}).build()

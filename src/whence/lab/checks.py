@@ -1,6 +1,6 @@
 """Checks before the first step of training: can every arm process every evaluation, and can these seeds decide?
 
-The model of each arm is built and run once, on one input of the longest evaluation. An arm that fails there would fail after
+The batches of the task are checked first (``task_checks``). The model of each arm is built and run once, on one input of the longest evaluation. An arm that fails there would fail after
 its training. ``whence compare`` leaves such arms out with a note; a study file with one is refused.
 """
 
@@ -18,6 +18,7 @@ from whence.errors import CausalOnly, NonFiniteHook, WhenceError, require_packag
 from whence.lab.setting_errors import rename_arm_settings
 from whence.lab.study import Run, Study
 from whence.lab.study_labels import label_study, label_task
+from whence.lab.task_checks import TRAINING, read_batches
 from whence.lab.tasks import Batch, Task, select_row
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.further_seeds import POWER
@@ -29,7 +30,6 @@ LARGE_DIFFERENCE = 10.0
 DRAWS, POWER_DRAWS = 2000, 400
 #: up to this many seeds are tried
 MOST_SEEDS = 64
-TRAINING = "training"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class UnusableArm:
 
 def find_unusable_arms(study: Study, task: Task) -> list[UnusableArm]:
     """The arms whose model cannot process the training inputs or an evaluation of the task."""
-    inputs, label = longest_inputs(task), label_task(study.task, study.task_settings)
+    inputs, label = longest_inputs(read_batches(study, task)), label_task(study.task, study.task_settings)
     found = []
     for arm in study.arms:
         run = Run(study, arm, study.seeds[0])
@@ -57,11 +57,9 @@ def find_unusable_arms(study: Study, task: Task) -> list[UnusableArm]:
     return found
 
 
-def longest_inputs(task: Task) -> dict[str, Batch]:
+def longest_inputs(batches: dict[str, list[Batch]]) -> dict[str, Batch]:
     """One input of training and of each split, by the name of the split, the longest last."""
-    batches = {TRAINING: [task.train_batch(1, torch.Generator().manual_seed(0))]}
-    batches |= {split: task.evaluation(split) for split in task.splits()}
-    longest = {name: max(own, key=lambda batch: batch.tokens.shape[1]) for name, own in batches.items() if own}
+    longest = {name: max(own, key=lambda batch: batch.tokens.shape[1]) for name, own in batches.items()}
     inputs = {name: select_row(batch, 0) for name, batch in longest.items()}
     return dict(sorted(inputs.items(), key=lambda item: item[1].tokens.shape[1]))
 

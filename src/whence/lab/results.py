@@ -25,6 +25,12 @@ from whence.records import RecordReader
 def load_study(folder: Path, reader: RecordReader | None = None) -> Study:
     """The study of a folder."""
     stored = (reader or RecordReader()).read(folder / "study.json")
+    missing = [name for name in ("spec", "hash") if name not in stored]
+    if missing:
+        got = f"{folder.name}/study.json without {', '.join(missing)}"
+        raise usage_error(
+            "whence report", got, "it states the plan of a study", "restore the file, or run the study again"
+        )
     study = Study.from_spec(stored["spec"], stored.get("about", ""))
     if study.hash != stored["hash"]:
         raise usage_error(

@@ -63,7 +63,7 @@ class StudyOutcome:
 
 def run_study(
     study: Study,
-    base: Path,
+    base: Path | str,
     *,
     jobs: int | None = 1,
     executor: str = "local",
@@ -90,6 +90,7 @@ def run_study(
         on_start: called with the selected runs and the folder, after records of other studies were reused.
         on_failure: called with a run that ended without a value, and ``failed`` or ``diverged``.
     """
+    base = Path(base)
     records.require_output_folder("--out", base)
     with open_executor(executor, jobs) as chosen:
         return run_round(prepare_study(study), base, chosen, select, deadline, on_progress, on_start, on_failure)

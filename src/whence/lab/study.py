@@ -181,6 +181,12 @@ class Study:
     sources: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the user's code; see sources.pin_sources
 
     def __post_init__(self) -> None:
+        if "/" in self.name or "\\" in self.name:
+            rule = "the name begins the name of a folder, so it has no path separator"
+            raise usage_error("Study(name=...)", repr(self.name), rule, "write - in its place")
+        if not isinstance(self.seeds, list | tuple) or not all(type(seed) is int for seed in self.seeds):
+            rule = "the seeds are a tuple of integers"
+            raise usage_error("Study(seeds=...)", repr(self.seeds), rule, "pass a tuple such as (0, 1, 2)")
         names = [arm.name for arm in self.arms]
         for arm in self.arms:
             merge_budget(self.budget, arm)  # a wrong setting fails here

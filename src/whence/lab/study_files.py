@@ -22,6 +22,7 @@ from whence.errors import WhenceError, usage_error
 from whence.lab.experiment import Experiment
 from whence.lab.study import Study
 from whence.plugins import STUDIES, did_you_mean, entry_points, require_unique
+from whence.validation import format_value
 
 #: where study files are looked for by name
 STUDIES_FOLDER = Path("studies")
@@ -129,7 +130,13 @@ def load_study_file(
         rule = f"its scales are {', '.join(scales)}" if scales else "it has no scales"
         raise usage_error("whence run --scale", got, rule, "choose one of them" if scales else "leave out --scale")
     with _explain_errors(path):
-        return list(file.function(**options) if scale is None else file.function(scale, **options))
+        loaded = list(file.function(**options) if scale is None else file.function(scale, **options))
+    wrong = [one for one in loaded if not isinstance(one, Study | Experiment)]
+    if wrong or not loaded:
+        got = f"{path.name}, whose {file.function.__name__}() returns {format_value(wrong[0]) if wrong else 'nothing'}"
+        rule = "it returns a list of at least one Study or Experiment"
+        raise usage_error("whence run", got, rule, "return such a list")
+    return loaded
 
 
 def _option_name(name: str) -> str:

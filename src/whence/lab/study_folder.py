@@ -15,6 +15,8 @@ from whence.lab.study_task import load_task
 
 #: files of a study's folder that all its runs share
 STUDY_FILES = ("study.json", "task.json", "data.json", "baselines.json")
+#: what reports read from every record
+RECORD_KEYS = ("parameters", "numbers", "started", "wall_seconds", "environment")
 
 
 def study_folder(study: Study, base: Path) -> Path:
@@ -100,4 +102,9 @@ def read_run_record(
         return record, f"{path.name} is left alone: it belongs to another study, arm or seed"
     if not isinstance(record.get("result"), dict) or "status" not in record["result"]:
         return record, f"{path.name} is left alone: it has no result"
+    missing = [name for name in RECORD_KEYS if name not in record]
+    if record["result"]["status"] == "done" and not record["result"].get("evaluations"):
+        missing.append("evaluations")
+    if missing:
+        return record, f"{path.name} is left alone: it has no {', '.join(missing)}"
     return record, None

@@ -7,6 +7,7 @@ name under which a package registers it in the entry point group ``whence.tasks`
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,9 @@ def load(name: str, **settings: Any) -> Task:
         rule = f"the settings are {', '.join(known)}" if known else "it has no settings"
         remedy = did_you_mean(unknown[0], known, "remove or rename it")
         raise usage_error(f"task {name!r}", f"the setting {unknown[0]}={settings[unknown[0]]!r}", rule, remedy)
-    return task_class(**settings)
+    task = task_class(**settings)
+    _require_facts(f"task {name!r}", task)
+    return task
 
 
 def find_task_class(name: str, aliases: Sequence[str] = ()) -> type[Task]:
@@ -123,3 +126,24 @@ def _require_complete(subject: str, task_class: type[Task]) -> None:
             f"a task has the methods {', '.join(sorted(Task.__abstractmethods__))}",
             f"write def {' and def '.join(missing)} in {task_class.__name__}",
         )
+
+
+def _require_facts(subject: str, task: Task) -> None:
+    """Require the attributes and splits of a task that records and reports need; all missing attributes are named at once."""
+    needed = ["metric", "context", "settings"]
+    if type(task).build_model is Task.build_model:
+        needed += ["kind", "vocab_size"]
+    missing = [name for name in needed if not hasattr(task, name)]
+    if missing:
+        got = f"{type(task).__name__} without {', '.join(missing)}"
+        remedy = f"set self.{' and self.'.join(missing)} in {type(task).__name__}.__init__"
+        raise usage_error(subject, got, f"a task has the attributes {', '.join(needed)}", remedy)
+    try:
+        json.dumps(task.settings)
+    except (TypeError, ValueError) as error:
+        rule = "settings go into every record as JSON"
+        raise usage_error(f"{subject}, settings", str(error), rule, "use texts, numbers, lists and dicts") from None
+    splits = task.splits()
+    if not isinstance(splits, dict) or not splits:
+        rule = "it returns the length of the inputs of each split, of at least one"
+        raise usage_error(f"{subject}, splits()", format_value(splits), rule, "return {'test': self.context}")
