@@ -303,7 +303,7 @@ def test_experiments_refuse_options_of_studies(studies, option, value):
 
 
 def test_a_study_has_no_quick_form(studies):
-    (studies / "studies/compared.py").write_text("def studies():\n    return []\n")
+    (studies / "studies/compared.py").write_text(STUDY)
     with pytest.raises(WhenceError, match="only experiments have a quick form"):
         whence("run", "compared", "--quick")
 
