@@ -1,7 +1,7 @@
 """Checks before the first step of training: can every arm process every evaluation, and can these seeds decide?
 
-The batches of the task are checked first (``task_checks``). The model of each arm is built and run once, on one input of the longest evaluation. An arm that fails there would fail after
-its training. ``whence compare`` leaves such arms out with a note; a study file with one is refused.
+The batches of the task are checked first (``task_checks``). The model of each arm is built and run once, on one input of the
+longest evaluation. An arm that fails there would fail after its training. ``whence compare`` leaves such arms out with a note; a study file with one is refused.
 """
 
 from __future__ import annotations

@@ -27,9 +27,8 @@ def slope_per_head(position: Position, layout: Layout, heads: int) -> Tensor | N
 def slope_for_kernels(call: Call, *, skips_blocks: bool) -> Tensor | None:
     """``slope_per_head`` of a call, where the kernels take it and a table is not faster; see ``is_faster_as_table``."""
     position, layout = call.position, call.layout
-    if (
-        call.q.dtype == torch.float32 or "value_bias" in position.effects
-    ):  # sums of weights need the whole logits of a tile
+    # float32 would lose digits, and sums of weights need the whole logits of a tile
+    if call.q.dtype == torch.float32 or "value_bias" in position.effects:
         return None
     slope = slope_per_head(position, layout, call.q.shape[1])
     if slope is None:
