@@ -65,6 +65,11 @@ def cache_filled_by(model):
     return cache
 
 
+def cached_with_another_batch(model):
+    """A layer called with two rows and a cache in which it put one."""
+    return model(x(batch=2), cache=cache_filled_by(model))
+
+
 def add_to_itself():
     alibi = Alibi(2)
     return alibi + alibi

@@ -8,8 +8,8 @@ from error_cases import (
     G,
     H,
     assert_error,
-    cache_filled_by,
     cache_with_tokens,
+    cached_with_another_batch,
     layer,
     packed_cache,
     parametrize_errors,
@@ -192,7 +192,7 @@ LAYERS = [
     ),
     (
         "an embedding and a cache of another batch",
-        lambda: layer(Sinusoidal(16))(x(batch=2), cache=cache_filled_by(layer(Sinusoidal(16)))),
+        lambda: cached_with_another_batch(layer(Sinusoidal(16))),
         ("attend(cache=...)", "2", "1"),
     ),
     (

@@ -6,6 +6,12 @@ from whence.lab.study_folder import study_folder, write_spec
 
 ARMS = (Arm("sinusoidal", "Sinusoidal()"), Arm("ALiBi, 1.1", "Alibi(scale=1.1)"))
 
+#: what every record has besides its run and its result
+FACTS = {
+    "parameters": 1, "wall_seconds": 1.0, "started": "2026-01-01T00:00:00+00:00", "environment": {},
+    "numbers": {"before": {}, "after": {}},
+}  # fmt: skip
+
 
 def write_records(results, spec, values, diverged=(), split="test"):
     """A record a run, as the runner writes them; values by arm, one number or a series a seed."""
@@ -24,9 +30,6 @@ def write_records(results, spec, values, diverged=(), split="test"):
             result = {"status": "diverged", "step": 3, "reason": "NaN", "last_good_checkpoint": None}
         records.write(
             folder / run.file_name,
-            {
-                "hash": spec.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "result": result,
-                "wall_seconds": 1.0, "numbers": {"before": {}, "after": {}},
-            },
-        )  # fmt: skip
+            {"hash": spec.hash, "arm": run.arm.name, "seed": run.seed, "result": result, **FACTS},
+        )
     return folder

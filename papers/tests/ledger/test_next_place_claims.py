@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from made_up_records import FACTS
 
 from whence import records
 from whence.lab.arms import Arm
@@ -62,9 +63,8 @@ def write(results, levels=LEVELS, bias=(0.5, 0.3, 0.1, 0.0, -0.1, -0.2, -0.3, -0
         records.write(
             folder / run.file_name,
             {
-                "hash": STUDY.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "wall_seconds": 1.0,
-                "result": gone if (run.arm.name, run.seed) in lost else done, "numbers": {"before": {}, "after": {}},
-                "notes": {"shape": shift},
+                "hash": STUDY.hash, "arm": run.arm.name, "seed": run.seed,
+                "result": gone if (run.arm.name, run.seed) in lost else done, "notes": {"shape": shift}, **FACTS,
             },
         )  # fmt: skip
     return folder
@@ -80,8 +80,14 @@ def test_what_is_missing_is_waited_for(tmp_path):
     for name in missing:
         assert verdict(name, tmp_path).reason.startswith("waits for the study next-")
     folder = write(tmp_path)
-    next(folder.glob("no-pointer-*-seed3.json")).unlink()
+    path = next(folder.glob("no-pointer-*-seed3.json"))
+    kept = records.read(path)
+    path.unlink()
     assert verdict("pointer-pointer", tmp_path).reason == "waits for 1 of 5 seeds of next-location, no pointer"
+    records.write(path, {key: value for key, value in kept.items() if key != "environment"})
+    reason = verdict("pointer-pointer", tmp_path).reason
+    assert reason.startswith("waits for 1 of 5 seeds of next-location, no pointer: ")
+    assert reason.endswith(f"{path.name} is left alone: it has no environment")
 
 
 def test_published_figures_against_the_seeds(tmp_path):
@@ -193,8 +199,8 @@ def test_a_prediction_beside_what_is_reported_and_beside_rules(tmp_path, right, 
         done = {"status": "done", "losses": [], "evaluations": [{"step": 1, "splits": splits}]}
         records.write(
             folder / run.file_name,
-            {"hash": FORMS.hash, "arm": run.arm.name, "seed": run.seed, "parameters": 1, "wall_seconds": 1.0, "result": done},
-        )  # fmt: skip
+            {"hash": FORMS.hash, "arm": run.arm.name, "seed": run.seed, "result": done, **FACTS},
+        )
     habit = {"users": rules, "metrics": {name: {"acc@1": 0.4} for name in ("all", "seen")}, "value": 0.4}
     worse = habit | {"metrics": {name: {"acc@1": 0.1} for name in ("all", "seen")}}
     records.write(folder / "baselines.json", {"hash": FORMS.hash, "baselines": {"worse": worse, "habit": habit}})

@@ -11,7 +11,7 @@ from whence.lab import results as lab
 from whence.statistics import summary
 from whence_papers.ledger.claims import LedgerFolders, MissingEvidence
 from whence_papers.ledger.comparisons import compare_seeds, contrast_figures
-from whence_papers.ledger.study_records import ONE_RUN, Reader, find_study, find_unbeaten_rule
+from whence_papers.ledger.study_records import ONE_RUN, Reader, find_study, find_unbeaten_rule, missing_seeds
 from whence_papers.pointer.next_location.figures import COUNTINGS, accuracy_over_users, metrics_on_test
 from whence_papers.pointer.next_location.remarks import COLUMNS, LEVEL, best_rule, gain_over_rule, mean_accuracy
 
@@ -31,7 +31,7 @@ def load_runs(folders: LedgerFolders, study: str, *arms: str) -> tuple[dict[str,
         if (folder, name) not in folders.runs:
             ended = lab.load_arm_records(spec, by_name[name], folder, folders.reader)
             if len(ended) < len(spec.seeds):
-                raise MissingEvidence(f"{len(spec.seeds) - len(ended)} of {len(spec.seeds)} seeds of {study}, {name}")
+                raise missing_seeds(folders, spec, folder, by_name[name], len(spec.seeds) - len(ended))
             folders.runs[folder, name] = [record for record in ended if record["result"]["status"] == "done"]
         runs[name] = folders.runs[folder, name]
     return runs, folder

@@ -13,6 +13,7 @@ from typing import Any
 
 from whence.errors import usage_error
 from whence.lab import results as lab
+from whence.lab.arms import Arm
 from whence.lab.scores import collect_baselines
 from whence.lab.study import Study
 from whence.lab.tasks.baselines import CONSTANT, RULE
@@ -41,6 +42,13 @@ def find_study(folders: LedgerFolders, name: str) -> tuple[Study, Path]:
     return lab.load_study(candidates[0], folders.reader), candidates[0]
 
 
+def missing_seeds(folders: LedgerFolders, study: Study, folder: Path, arm: Arm, count: int) -> MissingEvidence:
+    """The error for seeds without a record, with what is wrong with the records that cannot be read."""
+    reasons = "; ".join(one["reason"] for one in lab.find_failures(study, arm, folder, folders.reader))
+    waits_for = f"{count} of {len(study.seeds)} seeds of {study.name}, {arm.name}"
+    return MissingEvidence(f"{waits_for}: {reasons}" if reasons else waits_for)
+
+
 def load_finished_arm(folders: LedgerFolders, study: Study, folder: Path, arm: str) -> dict[str, Any]:
     """Summarize the records of an arm, once for a judgement. All seeds must have ended."""
     if (folder, arm) in folders.arms:
@@ -52,7 +60,7 @@ def load_finished_arm(folders: LedgerFolders, study: Study, folder: Path, arm: s
     summary = lab.summarize_arm(study, matching[0], folder, folders.reader)
     curves, diverged = summary["curves"], {str(one["seed"]) for one in summary["diverged"]}
     if len(curves) < len(study.seeds):
-        raise MissingEvidence(f"{len(study.seeds) - len(curves)} of {len(study.seeds)} seeds of {study.name}, {arm}")
+        raise missing_seeds(folders, study, folder, matching[0], len(study.seeds) - len(curves))
     folders.arms[folder, arm] = summary | {
         "curves": {seed: curve for seed, curve in curves.items() if seed not in diverged}
     }  # those end early
