@@ -28,17 +28,22 @@ from whence.position.catalogue import *  # noqa: F403
 
 if TYPE_CHECKING:
     from whence.checks import CheckFailed, Report, check
+    from whence.cli.comparison import Comparison, compare
     from whence.plotting import show
 
 __version__ = "0.2.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Load ``check``, ``show`` and ``hf`` on first use, so that ``import whence`` imports torch alone."""
+    """Load ``check``, ``compare``, ``show`` and ``hf`` on first use, so that ``import whence`` imports torch alone."""
     if name in ("check", "CheckFailed", "Report"):
         from whence import checks
 
         return getattr(checks, name)
+    if name in ("compare", "Comparison"):
+        from whence.cli import comparison
+
+        return getattr(comparison, name)
     if name == "show":
         from whence.plotting import show
 
@@ -58,7 +63,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Attention", "Backend", "CheckFailed", "CoordinateTable", "DistanceTable", "Explanation", "KVCache", "MissingExtra", "NonFiniteHook", "Position",
-    "Report", "Rows", "Sum", "UnknownArgument", "WhenceError", "attend", "check", "explain", "from_score_mod", "register_backend", "show", "without_embedding",
+    "Attention", "Backend", "CheckFailed", "Comparison", "CoordinateTable", "DistanceTable", "Explanation", "KVCache", "MissingExtra", "NonFiniteHook", "Position",
+    "Report", "Rows", "Sum", "UnknownArgument", "WhenceError", "attend", "check", "compare", "explain", "from_score_mod", "register_backend", "show", "without_embedding",
 ]  # fmt: skip
 __all__ += catalogue.__all__

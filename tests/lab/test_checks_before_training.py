@@ -12,6 +12,7 @@ from whence.lab.default_studies import build_studies
 from whence.lab.sources import pin_sources
 from whence.lab.study import Decision
 from whence.lab.study_folder import study_folder, write_spec
+from whence.user_code import describe_user_error
 
 TABLE = """
 import torch
@@ -83,6 +84,14 @@ def test_lengths_out_of_reach_name_the_split(no_training, tmp_path, monkeypatch)
         runner.run_study(study, tmp_path / "out")
     (_,), notes = runner.check_studies([named("none", "Learned(max_length=4)")])
     assert "5 tokens of an input of training" in notes[0]
+
+
+def test_an_error_of_the_users_code_on_training_inputs_stops_everything(no_training, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "table.py").write_text(TABLE.replace("self.values[", "self.value["))
+    with pytest.raises(AttributeError, match="value") as caught:
+        runner.check_studies([named("none", "./table.py:Table")])
+    assert describe_user_error(caught.value).startswith("table.py, line 11, in bias: AttributeError")
 
 
 def test_comparisons_that_remain_are_one_family(no_training, two_sided):

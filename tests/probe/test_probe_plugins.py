@@ -135,6 +135,27 @@ def test_a_position_from_python_is_in_the_identity():
     assert identify(lm)["attached"][0]["position"].startswith("Alibi") and not identify(load("quick"))["attached"]
 
 
+def test_a_rotation_takes_the_place_of_the_models_own(tmp_path):
+    """The rotation of the tiny model is that of Rotary(), so replacing one by the other changes nothing."""
+    values = {}
+    for options in ((), ("--position", "Rotary()", "--replace-rotary"), ("--position", "none", "--replace-rotary")):
+        out = tmp_path / str(len(values))
+        run("--quick", *SMALL, *options, "--only", "measure", "--out", out)
+        folder = only_folder(out)
+        values[options], identity = probability(folder)
+        plan = run_folder.load_plan(folder)[0]
+        assert plan.keep_rotary == (not options) and ("--replace-rotary" in rerun_command(plan, "cpu")) == bool(options)
+        assert [one["own_rotation"] for one in identity["attached"]] == ["removed"] * bool(options)
+    own, same, without = values.values()
+    assert same == pytest.approx(own, rel=1e-4) and without != pytest.approx(own, rel=1e-4)
+    with pytest.raises(WhenceError, match="--replace-rotary"):
+        run("--quick", *SMALL, "--position", "rotary", "--out", tmp_path)
+    with pytest.raises(WhenceError, match=r"--replace-rotary\) without a position"):
+        run("--quick", *SMALL, "--replace-rotary", "--out", tmp_path)
+    with pytest.raises(WhenceError, match=r"--endpoint.*--replace-rotary"):
+        run("m", "--endpoint", "http://x/v1", "--replace-rotary", "--out", tmp_path)
+
+
 def test_wrong_names_are_errors_with_the_option(tmp_path):
     with pytest.raises(WhenceError, match=r"--intervention nothing.*attention-temperature"):
         run("--quick", *SMALL, "--intervention", "nothing", "--out", tmp_path)

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whence.cli.json_output import JsonOption, json_document
-from whence.cli.model_options import Chat, Device, DeviceMap, Dtype, InterventionName, PositionName, Revision
+from whence.cli.model_options import (
+    Chat,
+    Device,
+    DeviceMap,
+    Dtype,
+    InterventionName,
+    KeepRotary,
+    PositionName,
+    Revision,
+)
 from whence.errors import usage_error
 
 if TYPE_CHECKING:
@@ -74,6 +83,7 @@ def bench(
     ] = None,
     chat: Chat = False,
     position: PositionName = None,
+    keep_rotary: KeepRotary = True,
     intervention: InterventionName = None,
     recipe: Annotated[Path | None, typer.Option(help="Recipe of whence mend to apply.")] = None,
     compare: Annotated[
@@ -120,7 +130,7 @@ def bench(
         if compare is not None and baseline is None:
             with prepare_model(compare, options, None, None, f"{COMMAND} --compare") as lm:
                 baseline = run_model(lm, tasks, settings, max_length, out, batch_size, minutes)
-        with prepare_model(name, options, position, (change, recipe)) as lm:
+        with prepare_model(name, options | {"keep_rotary": keep_rotary}, position, (change, recipe)) as lm:
             folder = run_model(lm, tasks, settings, max_length, out, batch_size, minutes)
     except OutOfTime:
         results.update(folder=out, report=None)

@@ -18,6 +18,12 @@ Chat = Annotated[bool, typer.Option("--chat", help="Apply the tokenizer's chat t
 PositionName = Annotated[
     str | None, typer.Option(help="Mechanism to attach, such as alibi, module:Name or ./file.py:Name(size=3).")
 ]
+KeepRotary = Annotated[
+    bool,
+    typer.Option(
+        "--keep-rotary/--replace-rotary", help="Whether the model's own rotation stays active beside --position."
+    ),
+]
 InterventionName = Annotated[
     str | None,
     typer.Option(help="Intervention to apply: a cure or other name, module:Name or ./file.py:Name(strength=2)."),

@@ -19,6 +19,7 @@ from whence.cli.model_options import (
     DeviceMap,
     InterventionName,
     Items,
+    KeepRotary,
     PositionName,
     Revision,
     Slots,
@@ -46,6 +47,8 @@ whence probe smollm2 --items my_items.jsonl --slots 1,3,5 --chat
 whence probe smollm2 --task "./my_task.py:MyTask(words=30)"
 
 whence probe smollm2 --position ./bell.py:Bell
+
+whence probe smollm2 --position "Rotary(base=50000)" --replace-rotary
 
 whence probe smollm2 --intervention "attention-temperature(temperature=1.5)"
 
@@ -88,6 +91,7 @@ def probe(
     revision: Revision = None,
     batch_tokens: BatchTokens = None,
     position: PositionName = None,
+    keep_rotary: KeepRotary = True,
     intervention: InterventionName = None,
     endpoint: Annotated[
         str | None, typer.Option(help="OpenAI-compatible URL up to /v1. Generation scores only.")
@@ -116,14 +120,14 @@ def probe(
     plan, _ = plan_from_options(
         model, quick, full, task, count, score, dtype, length, files=files, slots=slots, chat=chat,
         layers=None if layers is None else parse_numbers("--layers", layers, 0), revision=revision, endpoint=endpoint,
-        position=position, intervention=intervention,
+        position=position, keep_rotary=keep_rotary, intervention=intervention,
     )  # fmt: skip
     parts = select_parts(only)
     tasks = measurement.build_tasks(plan)  # errors in tasks are raised before a model is loaded
     print_warnings(plan.tasks, tasks, slots)
     options: dict[str, Any] = {
         "revision": revision, "device_map": device_map, "chat": chat, "layers": plan.layers, "batch_tokens": batch_tokens,
-        "position": position,
+        "position": position, "keep_rotary": keep_rotary,
     }  # fmt: skip
     lm: ProbedModel | Endpoint
     if plan.endpoint is not None:

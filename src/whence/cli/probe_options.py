@@ -40,6 +40,7 @@ def plan_from_options(
     revision: str | None = None,
     endpoint: str | None = None,
     position: str | None = None,
+    keep_rotary: bool = True,
     intervention: str | None = None,
 ) -> tuple[Plan, str]:
     """The plan of the options, and the name of its size."""
@@ -49,10 +50,10 @@ def plan_from_options(
         raise usage_error(
             "whence probe", "no model", "a probe measures one model", "name one, such as smollm2, or add --quick"
         )
-    if endpoint and (layers or revision or position or intervention):
+    if endpoint and (layers or revision or position or not keep_rotary or intervention):
         raise usage_error(
             "whence probe --endpoint",
-            "--layers, --revision, --position or --intervention",
+            "--layers, --revision, --position, --replace-rotary or --intervention",
             "an endpoint gives access to answers only",
             "leave it out",
         )
@@ -76,7 +77,8 @@ def plan_from_options(
     specs = select_tasks(base.tasks, tasks, items, lengths, files, slots)
     plan = dataclasses.replace(
         base, tasks=tuple(one.with_items_hash() if one.is_custom else one for one in specs), dtype=dtype or base.dtype, chat=chat,
-        layers=layers, revision=revision, position=position, intervention=intervention, **_score_settings(base, scores, endpoint),
+        layers=layers, revision=revision, position=position, keep_rotary=keep_rotary, intervention=intervention,
+        **_score_settings(base, scores, endpoint),
     )  # fmt: skip
     return plan, size
 
@@ -198,7 +200,7 @@ def rerun_command(plan: Plan, device: str) -> str:
                 continue
             again = dataclasses.replace(
                 base, tasks=specs, dtype=plan.dtype, chat=plan.chat, layers=plan.layers, revision=plan.revision,
-                position=plan.position, intervention=plan.intervention,
+                position=plan.position, keep_rotary=plan.keep_rotary, intervention=plan.intervention,
                 **_score_settings(base, plan.scores, plan.endpoint),
             )  # fmt: skip
             if again == _without_identity(plan):
@@ -214,6 +216,7 @@ def rerun_command(plan: Plan, device: str) -> str:
                     *([] if plan.layers is None else [f"--layers {','.join(map(str, plan.layers))}"]),
                     *([f"--revision {shlex.quote(plan.revision)}"] if plan.revision else []),
                     *([f"--position {shlex.quote(plan.position)}"] if plan.position else []),
+                    *([] if plan.keep_rotary else ["--replace-rotary"]),
                     *([f"--intervention {shlex.quote(plan.intervention)}"] if plan.intervention else []),
                     *([f"--endpoint {shlex.quote(plan.endpoint)}"] if plan.endpoint else []),
                     *([] if device == "cpu" else [f"--device {device}"]),

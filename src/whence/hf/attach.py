@@ -274,7 +274,9 @@ def _find_rotation(
             subject,
             f"a position that rotates in layers {twice}, on top of the model's own rotation",
             "queries and keys must rotate once",
-            "use a position that does not rotate" if set(twice) & set(internal) else "pass keep_rotary=False",
+            "use a position that does not rotate"
+            if set(twice) & set(internal)
+            else "pass keep_rotary=False, in commands --replace-rotary",
         )
 
 

@@ -184,7 +184,7 @@ class MaskInfo:
                 subject,
                 "ids that do not increase",
                 "a query sees keys with lower ids",
-                "pass position_ids that increase along the sequence",
+                "pass position_ids that increase, or use_cache=False and no attention_mask for packed sequences",
             )
         return ids[0] if ids.shape[0] == 1 else ids
 

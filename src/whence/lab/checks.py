@@ -23,6 +23,7 @@ from whence.lab.tasks import Batch, Task, select_row
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.further_seeds import POWER
 from whence.statistics.moderated_t import FEATURE, Layout, Reference, Scenario, reference_scenarios, simulate
+from whence.user_code import find_user_frame
 
 #: seeds can decide if a difference of this many standard deviations is claimed with a probability of ``POWER``
 LARGE_DIFFERENCE = 10.0
@@ -67,8 +68,8 @@ def longest_inputs(batches: dict[str, list[Batch]]) -> dict[str, Batch]:
 def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: str) -> str | None:
     """Why a model cannot process an input of a task with this label; None if it can.
 
-    If the longest input works, the shorter ones are not tried. An error of the user's own code on the training input is left
-    to training, which reports it with its file and line.
+    If the longest input works, the shorter ones are not tried. An error of the user's own code on the training input is
+    raised as it is: commands show its file and line.
     """
     *_, last = inputs
     if try_input(task, model, inputs[last]) is None:
@@ -80,7 +81,9 @@ def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: s
         if isinstance(error, CausalOnly):
             return describe_causal_only(label)
         if name == TRAINING and not isinstance(error, WhenceError):
-            return None
+            if find_user_frame(error) is not None:
+                raise error
+            return None  # training reports it
         what = "an input of training" if name == TRAINING else f"the split {name}"
         kind = "" if isinstance(error, WhenceError) else f"{type(error).__name__}: "
         return f"it cannot process the {batch.tokens.shape[1]} tokens of {what} ({kind}{str(error).rstrip('.')})"

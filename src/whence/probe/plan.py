@@ -90,6 +90,7 @@ class Plan:
     revision: str | None = None  # branch, tag or commit on the hub
     endpoint: str | None = None  # URL of the server, for a model behind an endpoint
     position: str | None = None  # the mechanism attached to the model, as text
+    keep_rotary: bool = True  # whether the model's own rotation stays active beside it
     intervention: str | None = None  # the intervention applied to the model, as text
     identity: dict[str, Any] | None = None  # of the model, see identity.py; None in older records
 
@@ -134,7 +135,7 @@ class Plan:
             raise usage_error("Plan(...)", ", ".join(too_low), "these are at least 1", "raise them")
 
     def to_json(self) -> dict[str, Any]:
-        """All fields; optional ones only if they are set, so that new options do not change the hashes of other plans."""
+        """All fields; optional ones only if they differ from their default, so that new options do not change the hashes of other plans."""
         fields = _set_fields(self, OPTIONAL_FIELDS)
         return fields | {"tasks": [_set_fields(one, OPTIONAL_TASK_FIELDS) for one in self.tasks]}
 
@@ -143,12 +144,14 @@ class Plan:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-OPTIONAL_FIELDS = ("chat", "layers", "revision", "endpoint", "position", "intervention", "identity")
+OPTIONAL_FIELDS = ("chat", "layers", "revision", "endpoint", "position", "keep_rotary", "intervention", "identity")
 OPTIONAL_TASK_FIELDS = ("gold_slots", "items_hash")
 
 
 def _set_fields(spec: Plan | TaskSpec, optional: tuple[str, ...]) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(spec).items() if name not in optional or value}
+    defaults = {one.name: one.default for one in dataclasses.fields(spec)}
+    fields = dataclasses.asdict(spec)
+    return {name: value for name, value in fields.items() if name not in optional or value != defaults[name]}
 
 
 def hash_items(task: ProbeTask) -> str:

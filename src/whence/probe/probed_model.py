@@ -247,6 +247,7 @@ def load(
     layers: Sequence[int] | None = None,
     batch_tokens: int | None = None,
     position: str | None = None,
+    keep_rotary: bool = True,
     command: str = "whence probe",
 ) -> ProbedModel:
     """A model by its name, its path, or ``quick`` for the tiny random one. Positions saved in its folder are attached.
@@ -254,7 +255,8 @@ def load(
     Args:
         revision: a branch, tag or commit on the hub.
         device_map: how accelerate spreads the weights, such as ``"auto"``; ``device`` then does not count.
-        position: a mechanism to attach, as text; see ``whence.hf.attach``.
+        position, keep_rotary: a mechanism to attach, as text, and whether the model's own rotation stays active; see
+            ``whence.hf.attach``.
         command: what errors name.
         chat, layers, batch_tokens: see ``ProbedModel``.
     """
@@ -264,11 +266,18 @@ def load(
     from whence import hf
 
     torch_dtype = require_dtype(f"{command} --dtype", dtype)
+    if position is None and not keep_rotary:
+        raise usage_error(
+            command,
+            "keep_rotary=False (--replace-rotary) without a position",
+            "something takes the place of the model's rotation",
+            "pass a position (--position) too, such as NoPosition() or Rotary()",
+        )
     if name == QUICK:
         quick = replace(tiny_random_model(), **settings)
         quick.model.to(device=_require_device(f"{command} --device", device), dtype=torch_dtype)
         if position is not None:
-            hf.attach(quick.model, position)
+            hf.attach(quick.model, position, keep_rotary=keep_rotary)
         return _validate_model(replace(quick, about=quick.about | {"dtype": dtype}), command)
     from whence.hf.load import load_named
     from whence.hf.state_io import saved_position_names
@@ -282,7 +291,7 @@ def load(
         hf.attach_saved(model, name)  # the model of that folder is the one with its positions
     count = sum(p.numel() for p in model.parameters())
     if position is not None:
-        hf.attach(model, position)
+        hf.attach(model, position, keep_rotary=keep_rotary)
     about = {
         "type": model.config.model_type,
         "parameters": count,
