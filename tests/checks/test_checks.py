@@ -315,6 +315,11 @@ class OtherNames(whence.Position):
         return whence.Rotary().rotate(queries, keys, at, to)
 
 
+class BranchesOnValues(whence.Position):
+    def bias(self, distance, length):
+        return -distance if distance > 0 else 0 * distance
+
+
 class NotBuilt(Bell):
     def __init__(self, heads):
         pass
@@ -346,6 +351,7 @@ def test_what_is_wrong_is_named(wrong, named):
 @pytest.mark.parametrize(
     ("wrong", "named", "hook", "remedy"),
     [
+        (lambda: BranchesOnValues(), "shapes and dtypes of hook outputs", "BranchesOnValues.bias: it got Python code", "use torch.where"),
         (lambda: HalfAngles(), "half precision", "HalfAngles.rotate", "compute angles in float32"),
         (lambda: Widening(), "half precision", "Widening.rotate", "return the dtype of the argument"),
         (lambda: WideningEmbedding(), "half precision", "WideningEmbedding.embed", "return the dtype"),

@@ -8,7 +8,7 @@ from small_probe import PLAN, load_findings
 
 from whence.cli.app import app
 from whence.errors import WhenceError
-from whence.probe import analyses, measurement
+from whence.probe import analyses, likelihood, measurement
 from whence.probe.curves import curve
 from whence.probe.findings import findings
 from whence.probe.plan import Plan, TaskSpec
@@ -168,7 +168,9 @@ def test_folders_may_be_texts_and_progress_need_not_be_reported(probed):
     assert again == folder and len(read) == len(measured) and findings(str(folder))["command"] == ""
 
 
-@pytest.mark.parametrize("function", [measurement.measure, analyses.explain])
+@pytest.mark.parametrize(
+    "function", [measurement.measure, analyses.explain, lambda lm, *_: likelihood.score_choices(lm, [])]
+)
 def test_a_bare_model_is_refused(function, tmp_path):
     with pytest.raises(
         WhenceError, match=r"got a LlamaForCausalLM, .*; pass probe\.ProbedModel\(name, model, tokenizer\)"

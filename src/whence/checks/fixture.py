@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from whence.attention import Attention, KVCache
+from whence.errors import WhenceError
+from whence.hook_outputs import call_on_tensors
 from whence.position.base import Position
 from whence.position.hook_types import Rows
 
@@ -129,13 +131,18 @@ def hook_length(part: Position, places: Tensor) -> Any:
 
 def call_hook(part: Position, hook: str, **arguments: Any) -> Any:
     """Call a hook with positional arguments, as ``attend`` does. An exception becomes a Failure that names the hook."""
+    name = hook_name(part, hook)
     try:
-        return getattr(part, hook)(*arguments.values())
+        return call_on_tensors(name, getattr(part, hook), *arguments.values())
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
+        text = " ".join(str(error).split())
+        if isinstance(error, WhenceError) and text.startswith(f"{name} got "):
+            message, _, remedy = text.removeprefix(f"{name} ").rpartition("; ")
+            raise Failure(f"it {message}", hook=name, remedy=remedy.rstrip("."), stop=True) from error
+        text = text[:300]
         raise Failure(
             f"it raised {type(error).__name__}: {text}",
-            hook=hook_name(part, hook),
+            hook=name,
             remedy=_missing_size(part) or f"make {hook}({', '.join(arguments)}) run",
             stop=True,
         ) from error

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import usage_error
-from whence.probe.probed_model import ProbedModel, pad_batch
+from whence.probe.probed_model import ProbedModel, pad_batch, require_probed_model
 from whence.probe.tasks.task import Prompt, Span
 
 #: tokens of an answer that are scored; after the first tokens of a random identifier a model copies the rest
@@ -207,6 +207,7 @@ class CachedPrompts:
 
 def score_choices(lm: ProbedModel, prompts: Sequence[Prompt], max_tokens: int = MAX_SCORED_TOKENS) -> list[list[float]]:
     """For each prompt the log-likelihood of the answer, then of each rival, over their first tokens."""
+    require_probed_model("score_choices(lm)", lm)
     choices = build_branches(lm, prompts, max_tokens)
     if not lm.supports_branching:
         return [score_separately(lm, one) for one in choices]
