@@ -1,11 +1,14 @@
 """A task of the user is checked once before training, with an error that names the task."""
 
+import dataclasses
+
 import pytest
 import torch
 from small_study import build_study
 
 from whence import WhenceError
 from whence.lab import runner, tasks, training
+from whence.lab.study import Budget
 from whence.lab.tasks import Batch, Task
 
 
@@ -79,7 +82,14 @@ WRONG = {
         r"evaluation\('test'\) got no target that is scored",
     ),
 }  # fmt: skip
-for _name, (_parts, _) in WRONG.items():
+#: wrong epochs, of studies that train so many passes over the data
+EPOCHS = {
+    "NoEpoch": ({}, r"^parity\.epoch got a task that generates its inputs.*Budget\(steps"),
+    "EmptyEpoch": ({"epoch": lambda self, size, generator: iter(())}, r"EmptyEpoch'.*, epoch got no batch"),
+    "PairEpoch": ({"epoch": lambda self, size, generator: iter([(1, 2)])}, r"PairEpoch'.*, epoch got a tuple"),
+    "RightEpoch": ({"epoch": lambda self, size, generator: iter([self.draw(size)])}, ""),
+}
+for _name, (_parts, _) in (WRONG | EPOCHS).items():
     globals()[_name] = deficient(_name, __module__=__name__, **_parts)
 
 
@@ -100,6 +110,16 @@ def test_a_wrong_task_is_one_error_before_training(no_training, name):
     for check in (runner.validate_study, lambda study: runner.check_studies([study])):
         with pytest.raises(WhenceError, match=rf"^task '[^']*:{name}'.*{WRONG[name][1]}"):
             check(of(name))
+
+
+@pytest.mark.parametrize("name", EPOCHS)
+def test_a_study_of_epochs_is_checked_by_its_epochs(no_training, name):
+    study = dataclasses.replace(of(name), budget=Budget(epochs=1, batch_size=8))
+    if not EPOCHS[name][1]:
+        runner.validate_study(study)
+        return
+    with pytest.raises(WhenceError, match=EPOCHS[name][1]):
+        runner.validate_study(study)
 
 
 def test_the_example_of_the_docs_passes(no_training):

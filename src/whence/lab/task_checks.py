@@ -22,8 +22,11 @@ def read_batches(study: Study, task: Task) -> dict[str, list[Batch]]:
     subject = f"task {label_task(study.task, study.task_settings)!r}"
     require_kind(subject, task)
     require_metric(subject, task)
-    first = task.train_batch(study.budget.batch_size, torch.Generator().manual_seed(0))
-    found = {TRAINING: [require_batch(subject, "train_batch", first)]}
+    in_epochs, draw = study.budget.epochs is not None, torch.Generator().manual_seed(0)
+    source = "epoch" if in_epochs else "train_batch"
+    size = study.budget.batch_size
+    first = next(iter(task.epoch(size, draw)), None) if in_epochs else task.train_batch(size, draw)
+    found = {TRAINING: [require_batch(subject, source, first)]}
     for split in task.splits():
         where, own = f"evaluation({split!r})", task.evaluation(split)
         if not isinstance(own, list | tuple) or not own:
@@ -34,7 +37,7 @@ def read_batches(study: Study, task: Task) -> dict[str, list[Batch]]:
     if has_own_model(task) or any(name in arm for name in MODEL_SETTINGS for arm in _model_settings(study)):
         return found
     for name, batches in found.items():
-        where = "train_batch" if name == TRAINING else f"evaluation({name!r})"
+        where = source if name == TRAINING else f"evaluation({name!r})"
         for batch in batches:
             require_contents(f"{subject}, {where}", task, batch)
         if name != TRAINING and not any(bool((batch.targets != IGNORE_INDEX).any()) for batch in batches):
@@ -74,7 +77,9 @@ def require_metric(subject: str, task: Task) -> None:
 
 
 def require_batch(subject: str, where: str, batch: object) -> Batch:
-    """Require a ``Batch`` with rows of tokens."""
+    """Require a ``Batch`` with rows of tokens; None stands for an epoch without one."""
+    if batch is None:
+        raise usage_error(f"{subject}, {where}", "no batch", "an epoch has at least one Batch", "yield batches")
     if not isinstance(batch, Batch):
         got, rule = f"a {type(batch).__name__}", "each batch is a whence.lab.tasks.Batch"
         raise usage_error(f"{subject}, {where}", got, rule, "return Batch(tokens, targets)")
