@@ -28,7 +28,7 @@ from whence.position.catalogue import *  # noqa: F403
 
 if TYPE_CHECKING:
     from whence.checks import CheckFailed, Report, check
-    from whence.cli.comparison import Comparison, compare
+    from whence.lab.comparison import Comparison, compare
     from whence.plotting import show
 
 __version__ = "0.2.0"
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(checks, name)
     if name in ("compare", "Comparison"):
-        from whence.cli import comparison
+        from whence.lab import comparison
 
         return getattr(comparison, name)
     if name == "show":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -194,10 +196,9 @@ def compare(
         ),
     ] = None,
 ) -> None:
-    from whence.cli.compare_sweep import require_one_process
-    from whence.cli.comparison import plan_comparison, run_comparison
-    from whence.cli.run import parse_shard
-    from whence.lab import default_studies
+    from whence.cli.compare_sweep import require_one_process, run_sweeps
+    from whence.cli.run import parse_shard, run_studies
+    from whence.lab import data_options, default_studies, runner
     from whence.lab.setting_errors import rename_settings
     from whence.lab.sweeps import parse_sweeps
 
@@ -215,6 +216,8 @@ def compare(
         "steps": steps, "batch_size": batch_size, "lr": lr, "warmup_steps": warmup_steps,
     }  # fmt: skip
     settings = {**ctx.meta.get(SETTINGS, {}), **collect_settings(setting, named)}
+    tasks: list[str] = list(task or ())
+    task_settings: dict[str, dict[str, Any]] = {}
     options = {
         "text_column": text_column,
         "label_column": label_column,
@@ -232,9 +235,36 @@ def compare(
         "tokens": tokens,
         "skip_bad_rows": skip_bad_rows or None,
     }
+    if data is not None:
+        name, task_settings[name] = data_options.file_task(data, tasks, **options)
+        tasks += [name] if name not in tasks else []
+    else:
+        chosen = {name: value for name, value in options.items() if value is not None}
+        task_settings = data_options.assign_options(tasks, chosen)
     with rename_settings(partial(name_options, [str(one.name) for one in ctx.command.params])):
-        studies, notes = plan_comparison(
-            choose_arms(ctx, position), list(task or ()), looks, data, options, context=context, lengths=multiples,
-            metric=metric or "", margin=margin, pairs=pairs, baseline=baseline, settings=settings,
-        )  # fmt: skip
-    run_comparison(studies, notes, sweeps, sweep_seeds, out, jobs, executor, seconds, shard, results)
+        studies = default_studies.build_studies(
+            tuple(tasks or default_studies.DEFAULT_TASKS),
+            choose_arms(ctx, position) or default_studies.DEFAULT_POSITIONS,
+            looks,
+            baseline=baseline,
+            settings=settings,
+            task_settings=task_settings,
+            context=context,
+            lengths=multiples,
+            metric=metric or "",
+            margin=margin,
+            family="pairs" if pairs else "baseline",
+        )
+        studies, notes = runner.check_studies(studies, baseline and studies[0].decision.baseline)
+    results["notes"] = notes
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    deadline = time.monotonic() + seconds
+    if sweeps:
+        results.update(folder=out, report=None, study_reports=[], studies=[], problems=[])  # until the sweep has ended
+        tuned = run_sweeps(studies, sweeps, sweep_seeds, out, jobs, executor, deadline, shard, results)
+        if tuned is None:
+            return
+        studies = tuned
+    left = max(1e-3, deadline - time.monotonic())
+    run_studies(studies, out, jobs, None, executor, left, shard, results)

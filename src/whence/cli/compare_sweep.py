@@ -89,10 +89,12 @@ def run_sweeps(
     executor: str,
     deadline: float,
     shard: str | None,
+    results: dict[str, Any],
 ) -> list[Study] | None:
     """The studies with the best settings of each arm; None if the time limit was reached before all tries were done.
 
-    A shard does its share of the tries first, then those that no other process has begun, and waits for the rest.
+    A shard does its share of the tries first, then those that no other process has begun, and waits for the rest. ``results``
+    gets what ``--json`` prints of a sweep that has not ended.
     """
     from whence.cli.run import count_runs, describe_divergence, parse_shard
     from whence.lab import sweeps
@@ -127,14 +129,19 @@ def run_sweeps(
                 executor=executor, select=select, **callbacks,
             )  # fmt: skip
             outcomes = [before.merge(state.outcome) for before, state in zip(outcomes, states, strict=True)]
-    for outcome in outcomes:
+    problems = [
+        line
+        for outcome in outcomes
         for line in [
             *outcome.problems,
             *(error.describe() for error in outcome.failed),
             *(describe_divergence(run, outcome.folder) for run in outcome.diverged),
-        ]:
-            print(line, file=sys.stderr)
+        ]
+    ]
+    for line in problems:
+        print(line, file=sys.stderr)
     unfinished = sum(len(outcome.unfinished) for outcome in outcomes)
+    results.update(problems=problems, unfinished_runs=unfinished)
     if unfinished:
         print(
             f"the time limit was reached in the sweep; run the command again to resume {count_runs(unfinished)}",

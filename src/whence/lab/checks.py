@@ -20,10 +20,11 @@ from whence.lab.study import Run, Study
 from whence.lab.study_labels import label_study, label_task
 from whence.lab.task_checks import TRAINING, read_batches
 from whence.lab.tasks import Batch, Task, select_row
+from whence.position.base import Position
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.further_seeds import POWER
 from whence.statistics.moderated_t import FEATURE, Layout, Reference, Scenario, reference_scenarios, simulate
-from whence.user_code import find_user_frame
+from whence.user_code import find_user_frame, locate_error
 
 #: seeds can decide if a difference of this many standard deviations is claimed with a probability of ``POWER``
 LARGE_DIFFERENCE = 10.0
@@ -68,26 +69,37 @@ def longest_inputs(batches: dict[str, list[Batch]]) -> dict[str, Batch]:
 def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: str) -> str | None:
     """Why a model cannot process an input of a task with this label; None if it can.
 
-    If the longest input works, the shorter ones are not tried. An error of the user's own code on the training input is
-    raised as it is: commands show its file and line.
+    If the longest input works, the shorter ones are not tried. An error on the training input is raised as it is if a mechanism of
+    the user or the user's own code caused it: commands show its file and line, or the remedy.
     """
+    own = [one for one in model.modules() if isinstance(one, Position) and not is_built_in(one)]
     *_, last = inputs
-    if try_input(task, model, inputs[last]) is None:
+    if try_input(task, model, inputs[last], bool(own)) is None:
         return None
     for name, batch in inputs.items():
-        error = try_input(task, model, batch)
+        error = try_input(task, model, batch, bool(own))
         if error is None:
             continue
         if isinstance(error, CausalOnly):
             return describe_causal_only(label)
-        if name == TRAINING and not isinstance(error, WhenceError):
-            if find_user_frame(error) is not None:
-                raise error
+        if name == TRAINING and (own if isinstance(error, WhenceError) else find_user_frame(error) is not None):
+            raise error
+        if isinstance(error, NonFiniteHook) or (name == TRAINING and not isinstance(error, WhenceError)):
             return None  # training reports it
         what = "an input of training" if name == TRAINING else f"the split {name}"
-        kind = "" if isinstance(error, WhenceError) else f"{type(error).__name__}: "
-        return f"it cannot process the {batch.tokens.shape[1]} tokens of {what} ({kind}{str(error).rstrip('.')})"
+        text = str(error) if isinstance(error, WhenceError) else describe_error(error)
+        return f"it cannot process the {batch.tokens.shape[1]} tokens of {what} ({text.rstrip('.')})"
     return None
+
+
+def is_built_in(position: Position) -> bool:
+    return type(position).__module__.startswith("whence.position.")
+
+
+def describe_error(error: Exception) -> str:
+    """An error of code outside whence, with its place if that is known."""
+    place, text = locate_error(error), f"{type(error).__name__}: {error}"
+    return text if place is None else f"{place}: {text}"
 
 
 def describe_causal_only(label: str) -> str:
@@ -95,12 +107,13 @@ def describe_causal_only(label: str) -> str:
 
 
 @torch.no_grad()
-def try_input(task: Task, model: nn.Module, batch: Batch) -> Exception | None:
-    """The error of a forward pass on one input, if there is one. Values that are not finite are left to training."""
+def try_input(task: Task, model: nn.Module, batch: Batch, check_finite: bool) -> Exception | None:
+    """The error of a forward pass on one input, if there is one. Without ``check_finite``, numbers that are not finite are left
+    to training."""
     try:
         task.logits(model, batch)
-    except NonFiniteHook:
-        return None
+    except NonFiniteHook as error:
+        return error if check_finite else None
     except Exception as error:  # the code of a user's mechanism may raise anything
         return error
     return None

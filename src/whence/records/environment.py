@@ -61,7 +61,8 @@ def rerun_command(command: str | None = None) -> str | None:
         return command
     program = Path(sys.argv[0])
     running = program.stem == "whence" or (program.name == "__main__.py" and program.parent.name == "whence")
-    return shlex.join(["whence", *sys.argv[1:]]) if running else None
+    # a document for scripts changes nothing in a record
+    return shlex.join(["whence", *(word for word in sys.argv[1:] if word != "--json")]) if running else None
 
 
 def source_hash(package: str = "whence") -> str | None:
