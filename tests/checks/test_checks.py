@@ -320,6 +320,16 @@ class BranchesOnValues(whence.Position):
         return -distance if distance > 0 else 0 * distance
 
 
+class ScoresOfTwoKeys(whence.Position):
+    def content_bias(self, rows):
+        return rows.scores[..., :2]
+
+
+class CutsOff(whence.Position):
+    def bias(self, distance, length):
+        return torch.where(distance > 3, -torch.inf, 0.0).to(distance.dtype)
+
+
 class NotBuilt(Bell):
     def __init__(self, heads):
         pass
@@ -351,7 +361,7 @@ def test_what_is_wrong_is_named(wrong, named):
 @pytest.mark.parametrize(
     ("wrong", "named", "hook", "remedy"),
     [
-        (lambda: BranchesOnValues(), "shapes and dtypes of hook outputs", "BranchesOnValues.bias: it got Python code", "use torch.where"),
+        (lambda: BranchesOnValues(), "shapes and dtypes of hook outputs", "BranchesOnValues.bias got Python code", "use torch.where"),
         (lambda: HalfAngles(), "half precision", "HalfAngles.rotate", "compute angles in float32"),
         (lambda: Widening(), "half precision", "Widening.rotate", "return the dtype of the argument"),
         (lambda: WideningEmbedding(), "half precision", "WideningEmbedding.embed", "return the dtype"),
@@ -378,6 +388,19 @@ def test_each_check_sees_what_no_other_sees(wrong, named, hook, remedy, request)
         failures = [line for line in failures if "selected heads" not in line]
     assert len(failures) == 1, failures
     assert f"FAILED   {named}: {hook}" in failures[0] and remedy in failures[0]
+
+
+@pytest.mark.parametrize("wrong, named, remedy", [
+    (ScoresOfTwoKeys, "ScoresOfTwoKeys.content_bias got an output of shape", "one number per element"),
+    (CutsOff, "CutsOff.bias: it is not finite at 4, 5, 6, 7, 8", r"attend(window=...)"),
+])  # fmt: skip
+def test_a_mechanism_that_does_not_run_is_one_failure(wrong, named, remedy):
+    with pytest.raises(whence.CheckFailed) as caught:
+        whence.check(wrong())
+    lines = str(caught.value).splitlines()
+    last = [line for line in lines if "FAILED" in line][-1]
+    assert named in last and remedy in last and any("the other" in line and "checks" in line for line in lines)
+    assert sum("FAILED" in line for line in lines) <= 2
 
 
 def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():

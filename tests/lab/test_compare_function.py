@@ -51,7 +51,9 @@ def test_it_is_the_command_and_leaves_the_session_alone(tmp_path, monkeypatch, c
         assert text in str(found) and text in repr(found)
     assert "6 of 6" in capsys.readouterr().err
     record = json.loads(next(found.report.parent.glob("*/Rotary-*-seed0.json")).read_text())
-    assert record["command"].startswith("whence compare --position Rotary --position own_bell:Bell --position 'alibi; lr")
+    assert record["command"].startswith(
+        "whence compare --position Rotary --position own_bell:Bell --position 'alibi; lr"
+    )
     assert "--json" not in record["command"]
 
 
@@ -68,7 +70,9 @@ def test_what_is_wrong_is_one_error(tmp_path, monkeypatch, capfd):
 
 
 def test_an_interrupt_stops_the_command_and_is_raised(tmp_path):
-    code = f"import whence; whence.compare('none', task='retrieval', steps=100000, seeds=1, jobs=1, out={str(tmp_path)!r})"
+    code = (
+        f"import whence; whence.compare('none', task='retrieval', steps=100000, seeds=1, jobs=1, out={str(tmp_path)!r})"
+    )
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 60
     while not (claims := [*tmp_path.glob("*/*")]) and time.monotonic() < deadline:

@@ -50,7 +50,8 @@ class Check:
 
 CHECKS: dict[str, Check] = {
     "shapes and dtypes of hook outputs": Check(
-        hooks.output_shapes, "return [n] or [heads, n] in the dtype of the n distances"
+        hooks.output_shapes,
+        "return [n] or [heads, n] in the dtype of the n distances, such as values.to(distance.dtype)",
     ),
     "deterministic hooks": Check(hooks.determinism, "keep no state between calls"),
     "half precision": Check(
@@ -132,7 +133,9 @@ def check(position: Position | ScoreModFunction) -> Report:
             report.skipped.append((name, str(skip)))
         except Exception as error:  # an exception of the mechanism is a failed check
             report.failed.append((name, _describe_error(error, fixture, item.remedy)))
-            if isinstance(error, Failure) and error.stop and number < len(CHECKS):
+            # the mechanism does not run at all
+            stop = error.stop if isinstance(error, Failure) else isinstance(error, WhenceError) and number == 1
+            if stop and number < len(CHECKS):
                 report.skipped.append((f"the other {len(CHECKS) - number} checks", f"they require {name!r}"))
                 break
     if report.failed:

@@ -134,12 +134,10 @@ def call_hook(part: Position, hook: str, **arguments: Any) -> Any:
     name = hook_name(part, hook)
     try:
         return call_on_tensors(name, getattr(part, hook), *arguments.values())
+    except WhenceError:  # it names the hook and a remedy
+        raise
     except Exception as error:
-        text = " ".join(str(error).split())
-        if isinstance(error, WhenceError) and text.startswith(f"{name} got "):
-            message, _, remedy = text.removeprefix(f"{name} ").rpartition("; ")
-            raise Failure(f"it {message}", hook=name, remedy=remedy.rstrip("."), stop=True) from error
-        text = text[:300]
+        text = " ".join(str(error).split())[:300]
         raise Failure(
             f"it raised {type(error).__name__}: {text}",
             hook=name,

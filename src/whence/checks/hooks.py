@@ -57,6 +57,10 @@ def output_shapes(fixture: Fixture) -> None:
                         raise Failure(f"it returned {out.dtype} for distances of {dtype}", hook=hook_name(part, hook))
             if "sink" in part.effects:
                 _evaluate_at(fixture, part, "sink", torch.arange(TOKENS, dtype=dtype))
+    for part in fixture.position.parts:
+        for hook in sorted(part.effects):
+            call_hook(part, hook, **_arguments(fixture, part, hook))
+    fixture.layer(fixture.x)  # raises for wrong shapes of the other hooks
 
 
 def determinism(fixture: Fixture) -> None:
@@ -99,7 +103,10 @@ def _evaluate_at(fixture: Fixture, part: Position, hook: str, places: Tensor) ->
         remedy = "return finite numbers at every visible distance, padding included"
         if bool((places[~finite] < 0).all()):
             remedy += ", or set causal_only = True"
-        raise Failure(f"it is not finite at {where}", hook=name, remedy=remedy)
+        elif bool(torch.isneginf(out).any()):
+            remedy += "; hide keys with attend(window=...), or return a large negative number such as -1e4"
+        stop = bool((places[~finite].abs() < TOKENS).any())  # every other check would repeat it
+        raise Failure(f"it is not finite at {where}", hook=name, remedy=remedy, stop=stop)
     return out
 
 
