@@ -18,6 +18,7 @@ from whence.report.comparison.arm_style import assign_styles
 from whence.report.comparison.baseline_lines import NameBesideLine, baseline_losses, place_names
 from whence.report.comparison.dot_plots import forest_plot
 from whence.report.comparison.units import choose_units
+from whence.report.comparison.verdicts import headline
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -363,6 +364,11 @@ def test_every_two_arms_are_in_a_table() -> None:
     assert "1 of the 1 pairs without none" in text or "0 of the 1 pairs without none" in text
     difference = f"{abs(other['estimate']):.2f}"
     assert f"+{difference} " in text and f"\u2212{difference} " in text
+    other["verdict"] = "better"
+    assert headline(study).endswith(" 1 of the 1 other pairs is decided.")
+    for one in (other, *study["comparison"]["arms"].values()):
+        one |= {"verdict": "undecided", "kind": "undecided", "suggestive": False}
+    assert headline(study).endswith("Nothing seen: no two arms differ by more than chance with 3 seeds.")
 
 
 def test_no_dotted_line_crosses_the_label_of_a_tick_or_of_another_line():

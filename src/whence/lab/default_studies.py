@@ -126,8 +126,9 @@ def _add_lengths(
     having = [task for task in tasks if "lengths" in lab_tasks.find_task_class(task).evaluation_settings]
     if not having:
         got = ",".join(f"{length}x" for length in lengths)
-        rule = f"{' and '.join(tasks)} has no evaluation beyond the trained length"
-        raise usage_error("--lengths", got, rule, "leave it out, or choose a task such as topics")
+        rule = f"{' and '.join(tasks)} has no setting for its evaluation lengths"
+        remedy = "leave it out, choose a task such as topics, or name lengths in evaluation_settings of your own"
+        raise usage_error("--lengths", got, rule, remedy)
     for task in having:
         usual = TASK_DEFAULTS.get(task, {}).get("settings", {})
         added[task] = {**added.get(task, usual), "lengths": sorted({1, *lengths})}

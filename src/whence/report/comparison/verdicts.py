@@ -42,7 +42,7 @@ def verdict_section(studies: list[dict[str, Any]], styles: Mapping[str, ArmStyle
 
 def headline(study: dict[str, Any]) -> str:
     """The verdicts of the comparison in one line. If no arm is shown to beat a constant answer, that comes first."""
-    return f"{constant_headline(study)} {_comparison_headline(study)}".strip()
+    return f"{constant_headline(study)} {_comparison_headline(study)} {_pairs_headline(study)}".strip()
 
 
 def constant_headline(study: dict[str, Any]) -> str:
@@ -101,10 +101,20 @@ def _comparison_headline(study: dict[str, Any]) -> str:
     return "; ".join(clauses) + "."
 
 
+def _pairs_headline(study: dict[str, Any]) -> str:
+    """How many pairs without the baseline are decided; empty if none is."""
+    others = (study.get("comparison") or {}).get("others", [])
+    decided = sum(other["verdict"] != "undecided" for other in others)
+    return f"{decided} of the {len(others)} other pairs {'is' if decided == 1 else 'are'} decided." if decided else ""
+
+
 def _undecided_headline(comparison: dict[str, Any], baseline: str) -> str:
     """The headline of a study without a decided comparison: suggestive, or nothing seen."""
     seeds = f"{comparison['seeds']} seed{'' if comparison['seeds'] == 1 else 's'}"
     suggestive = [name for name, arm in comparison["arms"].items() if arm["suggestive"]]
+    others = comparison.get("others", [])
+    if not suggestive and others and all(other["verdict"] == "undecided" for other in others):
+        return f"Nothing seen: no two arms differ by more than chance with {seeds}."
     if not suggestive:
         return f"Nothing seen: no arm differs from {baseline} by more than chance with {seeds}."
     needed = [arm["seeds_needed"] for arm in comparison["arms"].values() if arm["suggestive"] and arm["seeds_needed"]]
