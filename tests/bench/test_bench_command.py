@@ -49,8 +49,14 @@ def test_a_cure_compared_with_the_model_and_its_records(bench, tmp_path, whence_
     before, after = sorted((tmp_path / "out").glob("quick-*"), key=lambda folder: (folder / "comparison.html").exists())
     more = bench("--benchmark", "wmt", "--intervention", "log-n(trained=8)", "--compare", "quick")
     assert more.returncode == 0 and "on 1 task:" in more.stdout, more.stdout  # not also sst2, which both have
-    again = bench(*task, "--position", "alibi", "--compare", before)
+    again = bench(*task, "--position", "alibi", "--replace-rotary", "--compare", before)
     assert again.returncode == 0 and "Alibi" in again.stdout, again.stderr
+    (attached,) = (
+        plan
+        for path in (tmp_path / "out").glob("quick-*/bench.json")
+        if (plan := json.loads(path.read_text())["plan"]["identity"]["attached"])
+    )
+    assert {one["own_rotation"] for one in attached} == {"removed"}
     both = whence_here("report", before, after, "--label", "plain", "--label", "cured", "--out", "two.html")
     assert both.returncode == 0 and "cured compared with plain" in (tmp_path / "two.html").read_text()
     same = bench(*task, "--compare", "quick")
