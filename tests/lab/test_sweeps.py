@@ -87,10 +87,12 @@ def test_a_shard_does_not_repeat_a_try_that_failed(tmp_path, monkeypatch, capsys
 
     monkeypatch.setattr(training, "train", train)
     sweep, deadline = {"lr": (1e-3, 1e-2)}, time.monotonic() + 600
-    (chosen,) = run_sweeps([STUDY], sweep, 1, tmp_path, 1, "local", deadline, "1/2")
+    results = {}
+    (chosen,) = run_sweeps([STUDY], sweep, 1, tmp_path, 1, "local", deadline, "1/2", results)
     assert len(tried) == len(set(tried)) == 4 and Run(chosen, chosen.arms[0], 0).budget.lr == 1e-2
     assert capsys.readouterr().err.count("KeyError: 'there'") == 1
-    run_sweeps([STUDY], sweep, 1, tmp_path, 1, "local", deadline, "1/2")
+    assert results["unfinished_runs"] == 0 and ["KeyError: 'there'" in line for line in results["problems"]] == [True]
+    run_sweeps([STUDY], sweep, 1, tmp_path, 1, "local", deadline, "1/2", {})
     assert tried.count(("NoPosition", 1e-3)) == 2  # the same command tries it again
 
 
