@@ -227,6 +227,14 @@ def test_a_stopped_command_has_the_exit_code_of_its_signal(run_whence, monkeypat
     assert done.returncode == 143 and "run the command again" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_sweep_that_has_not_ended_prints_a_document(run_whence, monkeypatch):
+    monkeypatch.setattr("whence.lab.training.train", None)  # the time is over before the first run
+    done = run_whence("compare", *SMALL, "--jobs", "1", "--sweep", "lr=1e-3,1e-2", "--budget", "0.001s", "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == 0 and found["report"] is None and not found["studies"] and found["unfinished_runs"] > 1
+    assert found["notes"] and all(note in done.stderr for note in found["notes"])
+
+
 def test_every_two_positions_are_compared(run_whence, tmp_path):
     order = ["compare", "--task", "copy", "--steps", "2", "--seeds", "2", "--jobs", "1", "--pairs"]
     done = run_whence(*order, "--position", "none", "--position", "alibi", "--position", "rotary")
