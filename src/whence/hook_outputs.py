@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,19 +23,31 @@ _READS_OF_VALUES = (
 )
 
 
+#: parts of its messages for parameters of another dtype than the arguments
+_MIXED_DTYPES = ("have the same dtype", "expected scalar type")
+
+
 def call_on_tensors(subject: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a user's function on whole tensors. Python control flow on their values becomes a usage error."""
+    """Call a user's function on whole tensors. Python control flow on their values and mixed dtypes become usage errors."""
     if torch_modes.is_tracing():
         return function(*arguments)
     try:
         return function(*arguments)
     except (RuntimeError, ValueError, TypeError) as error:
-        if not any(text in str(error) for text in _READS_OF_VALUES):
+        mixed = any(text in str(error) for text in _MIXED_DTYPES)
+        if not mixed and not any(text in str(error) for text in _READS_OF_VALUES):
             raise
-        frame = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        outside_torch = [frame for frame in frames if Path(torch.__file__).parent not in Path(frame.filename).parents]
+        frame = (outside_torch or frames)[-1]
+        place = f"in line {frame.lineno} of {frame.filename}: {frame.line}"
+        if mixed:
+            rule = "parameters may have another dtype than the arguments, as in a model in half precision"
+            remedy = "convert parameters with .to(argument.dtype)"
+            raise usage_error(subject, f"tensors of different dtypes, {place}", rule, remedy) from error
         raise usage_error(
             subject,
-            f"Python code that needs one number, in line {frame.lineno} of {frame.filename}: {frame.line}",
+            f"Python code that needs one number, {place}",
             "the function is called once on tensors that hold all positions",
             "use torch.where(condition, a, b) instead of if, & and | instead of and and or, torch.exp instead of math.exp",
         ) from error

@@ -93,6 +93,39 @@ def test_python_control_flow_names_torch_where_and_the_line(arguments, subject):
         whence.attend(Q, Q, Q, **arguments)
 
 
+class OwnWeights(whence.Position):
+    """One hook of its own, by name, with a layer that ``.half()`` converts."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix, self.step = torch.nn.Linear(8, 8), torch.nn.Linear(1, 1)
+
+
+class OwnRotation(OwnWeights):
+    def rotate(self, q, k, q_positions, k_positions):
+        return self.mix(q), self.mix(k)
+
+
+class OwnContent(OwnWeights):
+    def content_bias(self, rows):
+        return self.mix(rows.q) @ rows.k.mT
+
+
+class OwnBias(OwnWeights):
+    def bias(self, distance, length):
+        return self.step(distance[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("mechanism", [OwnRotation, OwnContent, OwnBias])
+@pytest.mark.parametrize("backend", ["reference", "auto"])
+def test_parameters_in_another_dtype_name_the_line_and_the_conversion(mechanism, backend):
+    subject = (
+        rf"{mechanism.__name__}\.\w+ got tensors of different dtypes, in line \d+ of .*test_first_mistakes\.py.*\.to\("
+    )
+    with pytest.raises(WhenceError, match=subject):
+        whence.attend(Q, Q, Q, position=mechanism().half(), backend=backend)
+
+
 def test_other_errors_of_a_function_are_passed_on():
     def broken(batch, head, q_position, k_position):
         raise ValueError("my own")

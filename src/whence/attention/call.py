@@ -105,8 +105,9 @@ def prepare(arguments: Arguments) -> Call:
     projected_q, projected_k = (q, k) if keep_projected else (None, None)
     for part in position.parts:
         if "rotate" in part.effects:
-            rotated = part.rotate(q, k, layout.q_positions, layout.k_positions)
-            q, k = hook_outputs.require_rotated(type(part).__name__, rotated, q, k, widens=part.widens)
+            name, positions = type(part).__name__, (layout.q_positions, layout.k_positions)
+            rotated = hook_outputs.call_on_tensors(f"{name}.rotate", part.rotate, q, k, *positions)
+            q, k = hook_outputs.require_rotated(name, rotated, q, k, widens=part.widens)
     return Call(
         q, k, v, projected_q, projected_k, position, layout, scale, arguments.temperature, arguments.dropout, arguments.skip_blocks,
         arguments.return_weights, None if steps is None else run_clock(steps, layout, q.dtype),

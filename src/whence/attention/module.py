@@ -279,7 +279,9 @@ class Attention(nn.Module):
                 else cache.next_positions(real, segments, batch, rows, device)
             )
         for part in self.position.at_input():
-            x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, x_positions), x, "x")
+            name = type(part).__name__
+            embedded = hook_outputs.call_on_tensors(f"{name}.embed", part.embed, x, x_positions)
+            x = hook_outputs.require_like(name, "embed", embedded, x, "x")
         return x
 
     def _split_heads(self, x: Tensor, heads: int) -> Tensor:

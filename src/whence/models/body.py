@@ -250,7 +250,9 @@ class Body(nn.Module):
         x = self.embedding(tokens.long())
         for part in self.at_input:
             assert isinstance(part, Position) and positions is not None
-            x = hook_outputs.require_like(type(part).__name__, "embed", part.embed(x, positions), x, "x")
+            name = type(part).__name__
+            embedded = hook_outputs.call_on_tensors(f"{name}.embed", part.embed, x, positions)
+            x = hook_outputs.require_like(name, "embed", embedded, x, "x")
         return self.dropout(x)
 
     def count_positions(
