@@ -141,19 +141,25 @@ def require_number(owner: str, name: str, value: float, **bounds: Unpack[Bounds]
 def require_numbers(
     name: str, value: float | Sequence[float] | Tensor, heads: int | None, **bounds: Unpack[Bounds]
 ) -> list[float]:
-    """Require one finite number, or one per head; return a list of 1 or of ``heads`` numbers."""
+    """Require one finite number, or one per head; return a list of 1 or of ``heads`` numbers.
+
+    >>> require_numbers("Sink.value", "a", None)
+    Traceback (most recent call last):
+    whence.errors.WhenceError: Sink(value=...) got 'a', but value must be a finite number; pass a number inside that range.
+    """
+    owner, _, name = name.rpartition(".")
     if isinstance(value, Tensor) and special_layout(value) is None and not value.is_meta and value.ndim <= 1:
         value = value.tolist()
     is_single = not isinstance(value, Sequence) or isinstance(value, str | bytes)
     numbers: Sequence = [value] if is_single else value  # type: ignore[assignment]
     if not is_single and len(numbers) != heads:
         raise usage_error(
-            f"{name}=...",
+            f"{owner}({name}=...)" if owner else f"{name}=...",
             f"{len(numbers)} numbers for heads={heads}",
             "a sequence must have one number per head",
             f"pass {heads} numbers, or one for all heads" if heads else "pass one number, or set heads",
         )
-    return [float(require_number("", name, number, **bounds)) for number in numbers]
+    return [float(require_number(owner, name, number, **bounds)) for number in numbers]
 
 
 def require_list(owner: str, name: str, value: Iterable[T], *, empty: bool = False, remedy: str) -> list[T]:

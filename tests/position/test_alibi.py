@@ -101,13 +101,13 @@ def test_what_it_says_of_itself():
         ),
         (
             {"heads": 2, "slope": [1.0]},
-            r"slope=... got 1 numbers for heads=2, but .*; pass 2 numbers, or one for all heads\.",
+            r"slope=...\) got 1 numbers for heads=2, but .*; pass 2 numbers, or one for all heads\.",
         ),
         (
             {"heads": 1, "slope": [-1.0]},
-            r"slope=... got -1.0, but .*; pass a number inside that range\.",
+            r"slope=...\) got -1.0, but .*; pass a number inside that range\.",
         ),
-        ({"heads": 1, "slope": [0.0], "learnable": True}, r"slope=... got 0.0"),
+        ({"heads": 1, "slope": [0.0], "learnable": True}, r"slope=...\) got 0.0"),
     ),
 )
 def test_errors(arguments, text):

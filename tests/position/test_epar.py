@@ -109,14 +109,14 @@ def test_what_it_says_of_itself():
     "arguments, text",
     (
         ({"form": "linear"}, r"Epar\(form=...\) got 'linear', but .*; choose one of them\."),
-        ({"alpha": 0.0}, r"alpha=... got 0.0, but .*; pass a number inside that range\."),
+        ({"alpha": 0.0}, r"alpha=...\) got 0.0, but .*; pass a number inside that range\."),
         (
             {"beta": -1.0},
-            r"beta=... got -1.0, but .*; pass a number inside that range\.",
+            r"beta=...\) got -1.0, but .*; pass a number inside that range\.",
         ),
-        ({"gamma": math.inf}, r"gamma=... got inf"),
-        ({"beta": 0.0, "learnable": True}, r"beta=... got 0.0"),
-        ({"heads": 2, "beta": [1.0, 2.0, 3.0]}, r"beta=... got 3 numbers for heads=2"),
+        ({"gamma": math.inf}, r"gamma=...\) got inf"),
+        ({"beta": 0.0, "learnable": True}, r"beta=...\) got 0.0"),
+        ({"heads": 2, "beta": [1.0, 2.0, 3.0]}, r"beta=...\) got 3 numbers for heads=2"),
         (
             {"length": "row"},
             r"Epar\(length=...\) got 'row', but .*; choose one of them\.",

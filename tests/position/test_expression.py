@@ -215,8 +215,8 @@ def test_what_is_no_position_is_refused(text, message):
     [
         ("Epar(learnable='yes')", r"Epar\(learnable=\.\.\.\) got 'yes'"),
         ("Alibi(scale='x')", r"scale=\.\.\.\) got 'x'"),
-        ("Alibi(slope={})", r"slope=\.\.\. got {}"),
-        ("Alibi(slope=['x', 'y'])", r"slope=\.\.\. got 'x'"),
+        ("Alibi(slope={})", r"slope=\.\.\.\) got {}"),
+        ("Alibi(slope=['x', 'y'])", r"slope=\.\.\.\) got 'x'"),
         ("Learned(max_length='x')", r"max_length=\.\.\.\) got 'x'"),
         ("Rotary(base=[1])", r"base=\.\.\.\) got \[1\]"),
         ("Rotary(scaling=3)", r"scaling=\.\.\.\) got int"),

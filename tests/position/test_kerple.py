@@ -136,16 +136,16 @@ def test_what_it_says_of_itself():
         ),
         (
             {"heads": 2, "r1": 0.0},
-            r"r1=... got 0.0, but .*; pass a number inside that range\.",
+            r"r1=...\) got 0.0, but .*; pass a number inside that range\.",
         ),
-        ({"heads": 2, "r2": [1.0]}, r"r2=... got 1 numbers for heads=2"),
+        ({"heads": 2, "r2": [1.0]}, r"r2=...\) got 1 numbers for heads=2"),
         (
             {"heads": 2, "form": "power", "r2": 2.5, "learnable": False},
-            r"r2=... got 2.5, but .*; pass a number inside that range\.",
+            r"r2=...\) got 2.5, but .*; pass a number inside that range\.",
         ),
         (
             {"heads": 2, "form": "power", "r2": 2.0},
-            r"r2=... got 2.0, but .*; pass a number inside that range, or learnable=False\.",
+            r"r2=...\) got 2.0, but .*; pass a number inside that range, or learnable=False\.",
         ),
     ),
 )

@@ -124,16 +124,16 @@ def test_what_it_says_of_itself():
 @pytest.mark.parametrize(
     "arguments, text",
     (
-        ({"beta": 0.0}, r"beta=... got 0.0, but .*; pass a number inside that range\."),
-        ({"beta": -1.0, "learnable": False}, r"beta=... got -1.0"),
-        ({"alpha": math.nan}, r"alpha=... got nan, but .*; pass a number inside that range\."),
+        ({"beta": 0.0}, r"beta=...\) got 0.0, but .*; pass a number inside that range\."),
+        ({"beta": -1.0, "learnable": False}, r"beta=...\) got -1.0"),
+        ({"alpha": math.nan}, r"alpha=...\) got nan, but .*; pass a number inside that range\."),
         (
             {"heads": 2, "alpha": [1.0]},
-            r"alpha=... got 1 numbers for heads=2, but .*; pass 2 numbers, or one for all heads\.",
+            r"alpha=...\) got 1 numbers for heads=2, but .*; pass 2 numbers, or one for all heads\.",
         ),
         (
             {"alpha": [1.0]},
-            r"alpha=... got 1 numbers for heads=None, but .*; pass one number, or set heads\.",
+            r"alpha=...\) got 1 numbers for heads=None, but .*; pass one number, or set heads\.",
         ),
         ({"heads": 0}, r"PowerPrior\(heads=...\) got 0, but"),
     ),

@@ -68,7 +68,7 @@ def test_what_it_says_of_itself_and_refuses():
     x = torch.randn(1, 2, 6, 4)
     with pytest.raises(WhenceError, match=r"causal=False.*pass causal=True"):
         attend(x, x, x, position=ScalableSoftmax(2))
-    with pytest.raises(WhenceError, match=r"s=... got 3 numbers for heads=2.*pass 2 numbers"):
+    with pytest.raises(WhenceError, match=r"ScalableSoftmax\(s=...\) got 3 numbers for heads=2.*pass 2 numbers"):
         ScalableSoftmax(2, s=[1.0, 2.0, 3.0])
     with pytest.raises(WhenceError, match=r"intercept.*'yes'"):
         ScalableSoftmax(2, intercept="yes")

@@ -71,11 +71,11 @@ def test_what_it_says_of_itself():
         ({"heads": 0}, r"Sink\(heads=...\) got 0, but"),
         (
             {"heads": 2, "value": math.inf},
-            r"value=... got inf, but .*; pass a number inside that range\.",
+            r"value=...\) got inf, but .*; pass a number inside that range\.",
         ),
         (
             {"heads": 2, "value": [1.0]},
-            r"value=... got 1 numbers for heads=2, but .*; pass 2 numbers, or one for all heads\.",
+            r"value=...\) got 1 numbers for heads=2, but .*; pass 2 numbers, or one for all heads\.",
         ),
     ),
 )

@@ -157,15 +157,15 @@ def test_what_it_says_of_itself():
         ),
         (
             {"heads": 2, "context": 8, "gamma": -0.1},
-            r"gamma=... got -0.1, but .*; pass a number inside that range\.",
+            r"gamma=...\) got -0.1, but .*; pass a number inside that range\.",
         ),
         (
             {"heads": 2, "context": 8, "gamma": 0.0, "learnable": True},
-            r"gamma=... got 0.0",
+            r"gamma=...\) got 0.0",
         ),
         (
             {"heads": 2, "context": 8, "gamma": [1.0]},
-            r"gamma=... got 1 numbers for heads=2",
+            r"gamma=...\) got 1 numbers for heads=2",
         ),
         ({"heads": 0, "context": 8}, r"StableMask\(heads=...\) got 0, but"),
     ),

@@ -39,7 +39,7 @@ class StableMaskCure(Cure):
 
     def __init__(self, gamma: float | Sequence[float] | None = None, context: int | None = None) -> None:
         if gamma is not None:
-            require_numbers("gamma", gamma, len(gamma) if isinstance(gamma, Sequence) else None, low=0)
+            require_numbers("StableMaskCure.gamma", gamma, len(gamma) if isinstance(gamma, Sequence) else None, low=0)
         if context is not None:
             require_integer("StableMaskCure", "context", context, remedy="pass a number of tokens")
         self.gamma, self.context = gamma, context

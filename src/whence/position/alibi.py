@@ -72,7 +72,7 @@ class Alibi(Position):
         self.scale = require_number("Alibi", "scale", scale, low=0, remedy="use 1, as published")
         require_flag("Alibi", "learnable", learnable)
         self.slope = BoundedParameter(
-            "slope", slopes(heads) if slope is None else slope, heads=heads, learnable=learnable
+            "Alibi.slope", slopes(heads) if slope is None else slope, heads=heads, learnable=learnable
         )
         self.causal_only = form == "causal"
 

@@ -62,9 +62,9 @@ class Epar(Position):
         super().__init__(heads=heads, length=length, context=context)
         self.form = require_choice("Epar", "form", form, ("basic", "enhanced"))
         require_flag("Epar", "learnable", learnable)
-        self.alpha = BoundedParameter("alpha", alpha, heads=heads, learnable=learnable, zero_allowed=False)
-        self.beta = BoundedParameter("beta", beta, heads=heads, learnable=learnable)
-        gamma_parameter = BoundedParameter("gamma", gamma, heads=heads, learnable=learnable)
+        self.alpha = BoundedParameter("Epar.alpha", alpha, heads=heads, learnable=learnable, zero_allowed=False)
+        self.beta = BoundedParameter("Epar.beta", beta, heads=heads, learnable=learnable)
+        gamma_parameter = BoundedParameter("Epar.gamma", gamma, heads=heads, learnable=learnable)
         if form == "enhanced":
             self.gamma = gamma_parameter
 

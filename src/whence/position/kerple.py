@@ -63,9 +63,11 @@ class Kerple(Position):
         top1, top2 = (2.0, 1.0) if form == "log" else (1.0, 2.0)
         r1 = [top1 * m for m in midpoints] if r1 is None else r1
         r2 = [top2 * m for m in reversed(midpoints)] if r2 is None else r2
-        self.r1 = BoundedParameter("r1", r1, heads=heads, learnable=learnable, zero_allowed=False, largest=LARGEST_R1)
+        self.r1 = BoundedParameter(
+            "Kerple.r1", r1, heads=heads, learnable=learnable, zero_allowed=False, largest=LARGEST_R1
+        )
         kind = BoundedParameter if form == "log" else Exponent
-        self.r2 = kind("r2", r2, heads=heads, learnable=learnable, zero_allowed=False)
+        self.r2 = kind("Kerple.r2", r2, heads=heads, learnable=learnable, zero_allowed=False)
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         far = distance.abs()

@@ -15,7 +15,8 @@ class BoundedParameter(nn.Module):
     """A number of at least 0, or one per head: fixed (a buffer) or learnable (a parameter).
 
     A learnable one is the softplus of an unbounded parameter, so it stays above 0 after every optimizer step. Calling
-    it returns a scalar tensor or ``[heads, 1]``, which broadcasts with distances ``[n]``.
+    it returns a scalar tensor or ``[heads, 1]``, which broadcasts with distances ``[n]``. ``name``: the argument, for errors, such
+    as ``"Epar.alpha"``.
     """
 
     fixed: Tensor

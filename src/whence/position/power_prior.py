@@ -54,14 +54,14 @@ class PowerPrior(Position):
     ) -> None:
         super().__init__(heads=heads)
         initial = make_unbounded(
-            "alpha", alpha, heads, largest=1e30
+            "PowerPrior.alpha", alpha, heads, largest=1e30
         )  # the bias is clamped at MAX_EXPONENT, so alpha cannot overflow it
         require_flag("PowerPrior", "learnable", learnable)
         if learnable:
             self.alpha = nn.Parameter(initial)
         else:
             self.register_buffer("alpha", initial)
-        self.beta = BoundedParameter("beta", beta, heads=heads, learnable=learnable, zero_allowed=False)
+        self.beta = BoundedParameter("PowerPrior.beta", beta, heads=heads, learnable=learnable, zero_allowed=False)
 
     def bias(self, distance: Tensor, length: Any) -> Tensor:
         x, beta = (self.alpha * distance).abs(), self.beta()

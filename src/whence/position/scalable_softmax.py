@@ -52,7 +52,7 @@ class ScalableSoftmax(Position):
 
     def __init__(self, heads: int, *, s: Number = 0.168, intercept: bool = False) -> None:
         super().__init__(heads=heads)
-        self.s = nn.Parameter(make_unbounded("s", s, heads))
+        self.s = nn.Parameter(make_unbounded("ScalableSoftmax.s", s, heads))
         self.intercept = require_flag("ScalableSoftmax", "intercept", intercept)
         self.b = nn.Parameter(torch.zeros(heads, 1)) if intercept else None
 

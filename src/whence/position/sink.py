@@ -42,7 +42,7 @@ class Sink(Position):
 
     def __init__(self, heads: int, *, value: Number = 0.0, learnable: bool = True) -> None:
         super().__init__(heads=heads)
-        initial = make_unbounded("value", value, heads)
+        initial = make_unbounded("Sink.value", value, heads)
         require_flag("Sink", "learnable", learnable)
         if learnable:
             self.value = nn.Parameter(initial)

@@ -51,7 +51,7 @@ class StableMask(Position):
         super().__init__(heads=heads, length="context", context=context)
         require_flag("StableMask", "learnable", learnable)
         self.gamma = BoundedParameter(
-            "gamma", slopes(heads) if gamma is None else gamma, heads=heads, learnable=learnable
+            "StableMask.gamma", slopes(heads) if gamma is None else gamma, heads=heads, learnable=learnable
         )
 
     def sink(self, position: Tensor, length: Any) -> Tensor:
