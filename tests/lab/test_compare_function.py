@@ -7,12 +7,15 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
+from typer.main import get_command
 
 import whence
 from whence import Alibi, Position, Rotary, WhenceError
-from whence.lab.comparison import name_code, to_words
+from whence.cli.app import app
+from whence.lab.comparison import REPEATED, describe_end, name_code, to_words
 from whence.lab.tasks import Task
 
 BELL = """
@@ -69,20 +72,22 @@ def test_what_is_wrong_is_one_error(tmp_path, monkeypatch, capfd):
     assert not (tmp_path / "out").exists()
 
 
-def test_an_interrupt_stops_the_command_and_is_raised(tmp_path):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
+def test_what_ends_the_program_ends_the_command_with_a_checkpoint(tmp_path, end):
     code = (
         f"import whence; whence.compare('none', task='retrieval', steps=100000, seeds=1, jobs=1, out={str(tmp_path)!r})"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not (claims := [*tmp_path.glob("*/*")]) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("*/baselines.json")) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert claims
     time.sleep(1)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0 and "KeyboardInterrupt" in errors
-    assert list(tmp_path.glob("**/*checkpoint*"))  # of the run, which the same call resumes
+    process.send_signal(end)
+    _, errors = process.communicate(timeout=60)  # the command has the same pipe until it ends
+    assert process.returncode != 0 and ("KeyboardInterrupt" in errors) == (end == signal.SIGINT)
+    while not (saved := list(tmp_path.glob("**/*checkpoint*"))) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert saved  # of the run, which the same call resumes
 
 
 class Own(Position):
@@ -94,7 +99,8 @@ class Own(Position):
     [
         (Alibi(2), r"'Alibi\(\.\.\.\)'"), (3, r"'\./mine.py:Name"), (Rotary().rotate, "mine.py"), (Task, "mine.py:Name"),
         (type("Own", (Position,), {"__module__": "__main__"}), "'./mine.py:Own'"),
-        (type("Own", (Position,), {"__qualname__": "Outer.Own"}), "the class Outer.Own"), (["alibi"], "mine.py:Name"),
+        (type("Own", (Position,), {"__qualname__": "Outer.Own"}), "the class Outer.Own"), (["alibi"], "one by one"),
+        (Rotary() + Alibi(2), r"'Rotary\(\) \+ Epar\(\)'"),
     ],
 )  # fmt: skip
 def test_what_no_record_can_name_is_refused(value, remedy):
@@ -107,5 +113,20 @@ def test_options_are_those_of_the_command():
     assert [*to_words("baseline", Rotary)] == ["--baseline", "Rotary"]
     assert [*to_words("task", ["copy", "recall"])] == ["--task", "copy", "--task", "recall"]
     assert [*to_words("margin", 0)] == ["--margin", "0"] and not [*to_words("pairs", False)]
-    with pytest.raises(WhenceError, match=r"compare\(task=...\) got"):
-        [*to_words("task", Own)]
+    assert [*to_words("set", {"preset": None})] == [] and [*to_words("seeds", np.int64(2))] == ["--seeds", "2"]
+    assert [*to_words("sweep", {"lr": np.array([0.1, 0.2])})] == ["--sweep", "lr=0.1,0.2"]
+    for name, value in (("task", Own), ("layers", [1, 2]), ("budget", {"m": 2}), ("executor", dict)):
+        with pytest.raises(WhenceError, match=rf"compare\({name}=...\) got"):
+            [*to_words(name, value)]
+    several = {one.opts[0] for one in get_command(app).commands["compare"].params if getattr(one, "multiple", False)}
+    assert several == {f"--{name}" for name in REPEATED}
+
+
+def test_the_end_of_a_command_without_a_document():
+    progress = ["1 of 2, retrieval, alibi, seed 0"]
+    assert "signal 9 (SIGKILL)" in describe_end(-9, progress, "")
+    assert describe_end(2, [*progress, "--seeds got 0"], "") == "--seeds got 0"
+    trace = ["Traceback (most recent call last):", "  File", "KeyError: 1"]
+    assert describe_end(1, [*progress, *trace], "") == "\n".join(trace)
+    assert describe_end(0, [], "Usage: whence compare") == "Usage: whence compare"
+    assert "exit code 143" in describe_end(143, progress, "")

@@ -1,19 +1,20 @@
 """``compare``: the command ``whence compare`` from Python.
 
 The command runs in a process of its own. So the comparison does not depend on the state of the session (seeds, dtypes, modules that
-were edited after their import), it changes none of it, and its records name the command that makes them again.
+were edited after their import) and changes none of it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
+from os import environ
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,30 @@ from whence.errors import WhenceError, usage_error
 from whence.lab.tasks import Task
 from whence.position.base import Position
 from whence.validation import format_value
+
+#: options of the command that may occur several times, and those that take a list as one text
+REPEATED, JOINED = ("position", "task", "set", "sweep"), ("lengths",)
+#: what notebooks set for the colours of a terminal; a table would be drawn again for each of its changes
+TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+#: the process: the search path of this one, the document alone on its output, and a stop with a checkpoint when this one ends
+PROGRAM = """
+import json, os, signal, sys, threading
+
+sys.path[:], sys.argv = json.loads(sys.argv[1]), ["whence", *sys.argv[2:]]
+sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
+os.dup2(2, 1)
+
+
+def stop_with_parent():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+threading.Thread(target=stop_with_parent, daemon=True).start()
+from whence.cli import main
+
+main()
+"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,9 +89,10 @@ def compare(*positions: str | type[Position], **options: Any) -> Comparison:
 
     Args:
         positions: texts as after ``--position``, such as ``"alibi"``, ``"Rotary() + Epar(learnable=True)"``,
-            ``"./bell.py:Bell(width=3)"`` or ``"alibi; lr=1e-3"``, or classes of a module. Without any, six mechanisms.
-        options: the options of ``whence compare``, with ``_`` for ``-``: ``whence compare --help`` lists them. A list is an option
-            several times, a dictionary are values by name, and ``True`` is an option without a value.
+            ``"./bell.py:Bell(width=3)"`` or ``"alibi; lr=1e-3"``, or classes of a module. Six mechanisms if there are none.
+        options: the options of ``whence compare`` by name, with ``_`` for ``-``; ``whence compare --help`` lists them.
+            ``--task`` and ``--lengths`` may be lists, ``--set`` and ``--sweep`` are dictionaries, and options without a value
+            are ``True``. A time limit is a text: ``budget="20m"``.
 
     Raises:
         WhenceError: the command ends with an error. Runs that fail are in ``problems``.
@@ -78,34 +104,37 @@ def compare(*positions: str | type[Position], **options: Any) -> Comparison:
     """
     words = [word for one in positions for word in ("--position", name_code("compare(*positions)", one, Position))]
     words += [word for name, value in options.items() for word in to_words(name, value)]
-    return run_command(["compare", *words])
+    return run_compare(["--json", *words])
 
 
-def run_command(words: list[str]) -> Comparison:
-    """Run a command in a process of its own, which finds the modules that this one finds. Its lines are shown as they come."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"}
-    lines: list[str] = []
+def run_compare(words: list[str]) -> Comparison:
+    """Run the command in a process of its own, which finds the modules that this one finds. Its lines are shown as they come."""
+    environment = {name: value for name, value in environ.items() if name not in TERMINAL}
+    path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
     with tempfile.TemporaryFile("w+", encoding="utf-8") as document:  # a pipe would be full while lines are read
         process = subprocess.Popen(
-            [sys.executable, "-m", "whence", *words, "--json"], env=environment, text=True, encoding="utf-8",
-            stdin=subprocess.DEVNULL, stdout=document, stderr=subprocess.PIPE, start_new_session=True,
+            [sys.executable, "-c", PROGRAM, path, "compare", *words], stdin=subprocess.PIPE, stdout=document,
+            stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
+            env=environment | {"PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
-        assert process.stderr is not None
-        try:
-            for line in process.stderr:
-                lines.append(line.rstrip("\n"))
-                print(lines[-1], file=sys.stderr, flush=True)
+        with process:
+            lines: list[str] = []
+            try:
+                show_lines(process, lines)
+            except BaseException:  # such as Ctrl-C: runs save a checkpoint; a second one ends them at once
+                process.send_signal(signal.SIGINT)
+                try:
+                    show_lines(process, lines)
+                except BaseException:
+                    process.kill()
+                raise
             code = process.wait()
-        except BaseException:  # such as Ctrl-C: runs save a checkpoint
-            process.send_signal(signal.SIGINT)
-            process.communicate()
-            raise
         document.seek(0)
         text = document.read()
-    if not text:
-        begins = [number for number, line in enumerate(lines) if line.startswith("Traceback")] or [len(lines) - 1]
-        raise WhenceError("\n".join(lines[begins[-1] :]) or f"whence {words[0]} ended with exit code {code}.")
-    found = json.loads(text)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise WhenceError(describe_end(code, lines, text)) from None
     report, pages = found.get("report"), found.get("study_reports", ())
     return Comparison(
         Path(found["folder"]), None if report is None else Path(report), [Path(page) for page in pages],
@@ -113,30 +142,59 @@ def run_command(words: list[str]) -> Comparison:
     )  # fmt: skip
 
 
-def to_words(name: str, value: object) -> Iterable[str]:
-    """An option of a command as its words.
+def show_lines(process: subprocess.Popen[str], lines: list[str]) -> None:
+    """Print the lines of a process until it ends, and add them to a list."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        print(lines[-1], file=sys.stderr, flush=True)
+
+
+def describe_end(code: int, lines: Sequence[str], text: str) -> str:
+    """Why the command printed no document: its error, or how it ended."""
+    if code < 0:
+        return f"whence compare was ended by signal {-code} ({signal.Signals(-code).name}); the same call resumes it."
+    if code not in (1, 2) or not lines:
+        return text or f"whence compare ended with exit code {code}; the same call resumes it."
+    begins = [number for number, line in enumerate(lines) if line.startswith("Traceback")] or [len(lines) - 1]
+    return "\n".join(lines[begins[-1] :])
+
+
+def to_words(name: str, value: Any) -> Iterator[str]:
+    """An option of the command as its words.
 
     >>> [*to_words("text_column", "body"), *to_words("seeds", 3), *to_words("pairs", True), *to_words("until", None)]
     ['--text-column', 'body', '--seeds', '3', '--pairs']
+    >>> [*to_words("task", ["copy", "recall"]), *to_words("lengths", [1, 4])]
+    ['--task', 'copy', '--task', 'recall', '--lengths', '1,4']
     >>> [*to_words("set", {"schedule": "cosine"}), *to_words("sweep", {"lr": [0.001, 0.003]})]
     ['--set', 'schedule=cosine', '--sweep', 'lr=0.001,0.003']
     """
     option, subject = f"--{name.replace('_', '-')}", f"compare({name}=...)"
+    value = value.tolist() if hasattr(value, "tolist") else value  # of an array
     if value is None or value is False:
         return
     if value is True:
         yield option
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and name in REPEATED:
         for key, one in value.items():
-            several = isinstance(one, Sequence) and not isinstance(one, str)
-            yield from (option, f"{key}={','.join(map(str, one)) if several else one}")
-    elif isinstance(value, Sequence) and not isinstance(value, str):
+            yield from () if one is None else (option, f"{key}={_join(one)}")
+    elif isinstance(value, list | tuple | range) and name in JOINED:
+        yield from (option, _join(value))
+    elif isinstance(value, list | tuple) and name in REPEATED:
         for one in value:
             yield from to_words(name, one)
-    elif isinstance(value, str | int | float | Path):
+    elif isinstance(value, Mapping | list | tuple):
+        raise usage_error(subject, format_value(value), f"{option} takes one value", "pass one")
+    elif isinstance(value, str | Real | Path):
         yield from (option, str(value))
     else:
         yield from (option, name_code(subject, value, Task if name == "task" else Position))
+
+
+def _join(value: Any) -> str:
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
 
 
 def name_code(subject: str, value: object, kind: type) -> str:
@@ -144,14 +202,16 @@ def name_code(subject: str, value: object, kind: type) -> str:
     if isinstance(value, str):
         return value
     got, remedy = format_value(value), "pass a text such as './mine.py:Name(width=3)'"
-    if isinstance(value, type) and issubclass(value, kind):
-        if value.__module__.startswith("whence.position."):
-            return value.__name__
-        if value.__module__ != "__main__" and "." not in value.__qualname__:
-            return f"{value.__module__}:{value.__name__}"
-        got = f"the class {value.__qualname__}"
-        remedy = f"write it into a file of its own and pass a text such as './mine.py:{value.__name__}'"
-    elif isinstance(value, Position) and type(value).__module__.startswith("whence.position."):
-        remedy = f"pass a text such as '{type(value).__name__}(...)'; the sizes of the model are filled in"
+    own = value if isinstance(value, type) else type(value)
+    if isinstance(value, list | tuple):
+        remedy = "pass them one by one, as in compare(*positions)"
+    elif issubclass(own, kind) and own.__module__ != "__main__" and "." not in own.__qualname__:
+        text = own.__name__ if own.__module__.startswith("whence.position.") else f"{own.__module__}:{own.__name__}"
+        if own is value:
+            return text
+        remedy = f"pass its text, such as '{'Rotary() + Epar()' if text == 'Sum' else f'{text}(...)'}'"
+    elif issubclass(own, kind):
+        got = f"the class {own.__qualname__}"
+        remedy = f"write it into a file of its own and pass a text such as './mine.py:{own.__name__}'"
     rule = "a record names the code that made it, so it takes texts and the classes of a module"
     raise usage_error(subject, got, rule, remedy)
