@@ -23,8 +23,15 @@ _READS_OF_VALUES = (
 )
 
 
-#: parts of its messages for parameters of another dtype than the arguments
-_MIXED_DTYPES = ("have the same dtype", "expected scalar type")
+#: parts of torch's messages for tensors of different dtypes
+_MIXED_DTYPES = (
+    "have the same dtype",
+    "have same dtype",
+    "expected scalar type",
+    "mixed dtype",
+    "dtypes match",
+    "Input type (",
+)
 
 
 def call_on_tensors(subject: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -42,8 +49,8 @@ def call_on_tensors(subject: str, function: Callable[..., Any], *arguments: Any)
         frame = (outside_torch or frames)[-1]
         place = f"in line {frame.lineno} of {frame.filename}: {frame.line}"
         if mixed:
-            rule = "parameters may have another dtype than the arguments, as in a model in half precision"
-            remedy = "convert parameters with .to(argument.dtype)"
+            rule = "arguments may have another dtype than parameters, as in a model in half precision"
+            remedy = "convert them to one dtype, such as parameter.to(argument.dtype)"
             raise usage_error(subject, f"tensors of different dtypes, {place}", rule, remedy) from error
         raise usage_error(
             subject,

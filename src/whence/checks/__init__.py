@@ -133,9 +133,9 @@ def check(position: Position | ScoreModFunction) -> Report:
             report.skipped.append((name, str(skip)))
         except Exception as error:  # an exception of the mechanism is a failed check
             report.failed.append((name, _describe_error(error, fixture, item.remedy)))
-            # the mechanism does not run at all
-            stop = error.stop if isinstance(error, Failure) else isinstance(error, WhenceError) and number == 1
-            if stop and number < len(CHECKS):
+            # an error of whence in the first check would be one in all the others
+            stops = error.stop if isinstance(error, Failure) else isinstance(error, WhenceError) and not report.passed
+            if stops and number < len(CHECKS):
                 report.skipped.append((f"the other {len(CHECKS) - number} checks", f"they require {name!r}"))
                 break
     if report.failed:

@@ -20,7 +20,7 @@ from whence.lab.study import Run, Study
 from whence.lab.study_labels import label_study, label_task
 from whence.lab.task_checks import TRAINING, read_batches
 from whence.lab.tasks import Batch, Task, select_row
-from whence.position.base import Position
+from whence.position.base import Position, is_built_in
 from whence.statistics.analysis_plan import AnalysisPlan
 from whence.statistics.further_seeds import POWER
 from whence.statistics.moderated_t import FEATURE, Layout, Reference, Scenario, reference_scenarios, simulate
@@ -72,7 +72,8 @@ def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: s
     If the longest input works, the shorter ones are not tried. An error on the training input is raised as it is if a mechanism of
     the user or the user's own code caused it: commands show its file and line, or the remedy.
     """
-    own = [one for one in model.modules() if isinstance(one, Position) and not is_built_in(one)]
+    parts = [one for one in model.modules() if isinstance(one, Position) and one.parts[0] is one]
+    own = [part for part in parts if not is_built_in(part)]
     *_, last = inputs
     if try_input(task, model, inputs[last], bool(own)) is None:
         return None
@@ -82,18 +83,21 @@ def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: s
             continue
         if isinstance(error, CausalOnly):
             return describe_causal_only(label)
-        if name == TRAINING and (own if isinstance(error, WhenceError) else find_user_frame(error) is not None):
+        if name == TRAINING and is_caused_by(error, own):
             raise error
         if isinstance(error, NonFiniteHook) or (name == TRAINING and not isinstance(error, WhenceError)):
-            return None  # training reports it
+            continue  # training reports it
         what = "an input of training" if name == TRAINING else f"the split {name}"
         text = str(error) if isinstance(error, WhenceError) else describe_error(error)
         return f"it cannot process the {batch.tokens.shape[1]} tokens of {what} ({text.rstrip('.')})"
     return None
 
 
-def is_built_in(position: Position) -> bool:
-    return type(position).__module__.startswith("whence.position.")
+def is_caused_by(error: Exception, own: Sequence[Position]) -> bool:
+    """Whether an error is one of the user's code, or one of whence that names one of these mechanisms."""
+    if isinstance(error, WhenceError):
+        return any(type(one).__name__ in str(error) for one in own)
+    return find_user_frame(error) is not None
 
 
 def describe_error(error: Exception) -> str:

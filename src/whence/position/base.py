@@ -365,6 +365,11 @@ def require_position(subject: str, position: object) -> Position:
     raise usage_error(subject, got, "position must be an instance of whence.Position", remedy)
 
 
+def is_built_in(position: Position) -> bool:
+    """Whether every part is one of the library's mechanisms."""
+    return all(type(part).__module__.startswith("whence.position.") for part in position.parts)
+
+
 def is_initialized(part: Position) -> bool:
     return "_parameters" in part.__dict__ and "heads" in part.__dict__
 

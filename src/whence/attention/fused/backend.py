@@ -37,7 +37,7 @@ from whence.attention.fused.packing import (
 from whence.attention.fused.parameter_tables import parameter_tables
 from whence.attention.fused.tile_configs import max_head_dim
 from whence.attention.layout import Layout
-from whence.position.base import Position
+from whence.position.base import Position, is_built_in
 from whence.position.evaluate import evaluate, evaluate_table, fixed_length
 from whence.position.head_network import HeadNetwork
 from whence.position.hook_types import ParameterGradient
@@ -291,11 +291,6 @@ def score_effects(
         has_amplitude=len(tabulated) < len(derivatives),
     )
     return effects, gradients
-
-
-def is_built_in(position: Position) -> bool:
-    """Whether every part is one of the library's mechanisms."""
-    return all(type(part).__module__.startswith("whence.position.") for part in position.parts)
 
 
 def has_decaying_bias(position: Position) -> bool:

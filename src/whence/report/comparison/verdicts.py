@@ -103,17 +103,28 @@ def _comparison_headline(study: dict[str, Any]) -> str:
 
 def _pairs_headline(study: dict[str, Any]) -> str:
     """How many pairs without the baseline are decided; empty if none is."""
-    others = (study.get("comparison") or {}).get("others", [])
-    decided = sum(other["verdict"] != "undecided" for other in others)
-    return f"{decided} of the {len(others)} other pairs {'is' if decided == 1 else 'are'} decided." if decided else ""
+    comparison = study.get("comparison") or {}
+    decided, total = _count_pairs(comparison)
+    if not decided:
+        return ""
+    baseline = shorten(comparison["baseline"], MAX_NAME_CHARS)
+    return f"Pairs without {baseline}: {decided} of {total} {'is' if decided == 1 else 'are'} decided."
+
+
+def _count_pairs(comparison: dict[str, Any]) -> tuple[int, int]:
+    """The decided pairs without the baseline, and all of them."""
+    others = comparison.get("others", [])
+    return sum(other["verdict"] != "undecided" for other in others), len(others)
 
 
 def _undecided_headline(comparison: dict[str, Any], baseline: str) -> str:
     """The headline of a study without a decided comparison: suggestive, or nothing seen."""
     seeds = f"{comparison['seeds']} seed{'' if comparison['seeds'] == 1 else 's'}"
     suggestive = [name for name, arm in comparison["arms"].items() if arm["suggestive"]]
-    others = comparison.get("others", [])
-    if not suggestive and others and all(other["verdict"] == "undecided" for other in others):
+    decided, pairs = _count_pairs(comparison)
+    if not suggestive and decided:
+        return f"No arm differs from {baseline} by more than chance with {seeds}."
+    if not suggestive and pairs:
         return f"Nothing seen: no two arms differ by more than chance with {seeds}."
     if not suggestive:
         return f"Nothing seen: no arm differs from {baseline} by more than chance with {seeds}."
@@ -224,10 +235,9 @@ def _verdict_items(comparison: dict[str, Any], styles: Mapping[str, ArmStyle]) -
         _item(kind, SYMBOLS[kind], f"{_arm_labels(names, styles, total)} {_format_verdict(verdict)}.")
         for kind, names, verdict in _group_verdicts(comparison)
     ]
-    others = comparison["others"]
-    if others:
-        decided = sum(other["verdict"] != "undecided" for other in others)
-        text = f"{decided} of the {len(others)} pairs without {html.escape(comparison['baseline'])} are decided too."
+    decided, pairs = _count_pairs(comparison)
+    if pairs:
+        text = f"{decided} of the {pairs} pairs without {html.escape(comparison['baseline'])} are decided too."
         items.append(_item("undecided", "·", text))
     return items
 
