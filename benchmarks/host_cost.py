@@ -7,7 +7,7 @@ Four calls: a forward pass without gradients, a forward and backward pass, one d
 some variants forward and backward inside torch.compile (fullgraph=True). Those with a backward pass are timed twice: as usual,
 where autograd hands it to a thread of its own, and with torch.autograd.set_multithreading_enabled(False).
 Host time is the time until the call returns, without waiting for the GPU; the median of calls issued one after the other,
-with a synchronization between groups so that the launch queue never fills. Each variant is timed only after its output and
+with a synchronization between groups so that the launch queue never fills. Each variant of whence is timed only after its output and
 gradients agreed with float64 in the same run. SDPA has no position; FlexAttention is compiled, with fixed ALiBi slopes.
 """
 
@@ -35,8 +35,8 @@ from whence.attention.fused import eager
 ROOT = Path(__file__).resolve().parent.parent
 BATCH, HEADS, TOKENS, HEAD_DIM, CACHED = 1, 8, 16, 64, 1000
 COLUMNS = {
-    "forward": "forward", "both": "both", "both_one_thread": "one thread", "decode": "decode",
-    "both_compiled": "compiled", "both_compiled_one_thread": "one thread",
+    "forward": "forward", "both": "both", "both_one_thread": "both, 1 thread", "decode": "decode",
+    "both_compiled": "compiled", "both_compiled_one_thread": "comp., 1 thread",
 }  # fmt: skip
 WITHOUT_CACHE, COMPILED_CALLS = ("forward", "both", "both_one_thread"), ("both_compiled", "both_compiled_one_thread")
 TARGETS = {"forward": 150.0, "both": 500.0, "decode": 200.0}  # microseconds

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from whence import torch_modes
-from whence.errors import usage_error
+from whence.errors import WhenceError, usage_error
 from whence.shapes import format_count, format_shape, has_shape
 
 #: parts of torch's messages for a tensor of several elements that is used as one number or truth value
@@ -30,7 +30,6 @@ _MIXED_DTYPES = (
     "expected scalar type",
     "mixed dtype",
     "dtypes match",
-    "Input type (",
 )
 
 
@@ -40,8 +39,10 @@ def call_on_tensors(subject: str, function: Callable[..., Any], *arguments: Any)
         return function(*arguments)
     try:
         return function(*arguments)
+    except WhenceError:  # of a library function inside; it is precise already
+        raise
     except (RuntimeError, ValueError, TypeError) as error:
-        mixed = any(text in str(error) for text in _MIXED_DTYPES)
+        mixed = isinstance(error, RuntimeError) and any(text in str(error) for text in _MIXED_DTYPES)
         if not mixed and not any(text in str(error) for text in _READS_OF_VALUES):
             raise
         frames = traceback.extract_tb(error.__traceback__)
@@ -49,8 +50,8 @@ def call_on_tensors(subject: str, function: Callable[..., Any], *arguments: Any)
         frame = (outside_torch or frames)[-1]
         place = f"in line {frame.lineno} of {frame.filename}: {frame.line}"
         if mixed:
-            rule = "arguments may have another dtype than parameters, as in a model in half precision"
-            remedy = "convert them to one dtype, such as parameter.to(argument.dtype)"
+            rule = "arguments may have another dtype than parameters, as in a model in half precision, and positions are integers"
+            remedy = "convert them to one dtype, such as parameter.to(argument.dtype), or positions.to(parameter.dtype)"
             raise usage_error(subject, f"tensors of different dtypes, {place}", rule, remedy) from error
         raise usage_error(
             subject,

@@ -25,7 +25,7 @@ import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
@@ -97,6 +97,26 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     }  # of those that differ in case, the first
     close = difflib.get_close_matches(name.lower().lstrip("-"), spellings, n=1)
     return f"did you mean {spellings[close[0]]}?" if close else otherwise
+
+
+def require_known_settings(subject: str, factory: Any, settings: Mapping[str, Any], given: str = "") -> None:
+    """Refuse settings that are no parameters of a function or class. One without a signature, or that takes any keyword, is not checked.
+
+    ``given``: a parameter that is not a setting.
+    """
+    try:
+        parameters = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return
+    known = [name for name in parameters if name != given]
+    for name, value in settings.items():
+        if name not in known:
+            rule = f"the settings are {', '.join(known)}" if known else "it has no settings"
+            raise usage_error(
+                subject, f"the setting {name}={value!r}", rule, did_you_mean(name, known, "remove or rename it")
+            )
 
 
 def load_entry_point(point: importlib.metadata.EntryPoint, subject: str) -> Any:

@@ -5,6 +5,7 @@ a cache must number rightly, are held to the same as score effects.
 """
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -176,3 +177,28 @@ def test_a_cache_belongs_to_one_layer():
     torch.testing.assert_close(first(x, cache=kept), first(x, cache=cache))
     cache.reset()
     torch.testing.assert_close(second(x, cache=cache), second(x))
+
+
+def test_a_copied_cache_goes_with_a_copied_layer():
+    torch.manual_seed(0)
+    layer, cache = Attention(8, 2, Alibi(2), causal=True).eval(), KVCache()
+    x = torch.randn(1, 3, 8)
+    with torch.no_grad():
+        layer(x, cache=cache)
+    copies = copy.deepcopy((layer, cache)), pickle.loads(pickle.dumps((layer, cache)))
+    for own, kept in copies:
+        torch.testing.assert_close(own(x, cache=kept), layer(x, cache=copy.copy(cache)))
+
+
+def test_going_back_to_a_mark_gives_the_cache_back_to_its_layer():
+    first, second = (Attention(8, 2, Alibi(2), causal=True).eval() for _ in range(2))
+    x, cache = torch.randn(1, 3, 8), KVCache()
+    first(x, cache=cache)
+    mark = cache.mark()
+    cache.reset()
+    second(x, cache=cache)
+    cache.restore(mark)
+    with pytest.raises(WhenceError, match="another layer"):
+        second(x, cache=cache)
+    first(x, cache=cache)
+    assert len(cache) == 6

@@ -126,8 +126,15 @@ def test_a_compiled_layer_on_two_devices_is_an_error():
         torch.compile(layer, fullgraph=True, backend="aot_eager")(tokens())
 
 
-@pytest.mark.parametrize("backend", ["triton", "blockwise", "sdpa", "reference", "auto"])
-@pytest.mark.parametrize("mechanism", ["Alibi", "Sink", "SwinBias", "Cope", "Dape"])
+@pytest.mark.parametrize(
+    ("mechanism", "backend"),
+    [
+        *((name, "triton") for name in ("Alibi", "Sink", "SwinBias", "Cope", "Dape")),
+        *((name, "reference") for name in ("Alibi", "Sink", "SwinBias", "Cope", "Dape")),
+        *((name, "auto") for name in ("Alibi", "Sink", "SwinBias", "Cope", "Dape")),
+        ("Alibi", "blockwise"), ("Sink", "blockwise"), ("Alibi", "sdpa"),
+    ],
+)  # fmt: skip
 def test_a_compiled_call_on_two_devices_is_an_error(mechanism, backend, request):
     if backend == "triton":
         request.getfixturevalue("interpreted")
@@ -140,7 +147,7 @@ def test_a_compiled_call_on_two_devices_is_an_error(mechanism, backend, request)
     def run(q):
         return attend(q, q, q, position=position, causal=True, backend=backend)
 
-    with pytest.raises((RuntimeError, WhenceError), match=r"\bmeta\b"):
+    with pytest.raises((RuntimeError, WhenceError), match=r"device='?meta|meta and cpu|cpu and meta|on meta"):
         run(q)
 
 

@@ -126,6 +126,26 @@ def test_parameters_in_another_dtype_name_the_line_and_the_conversion(mechanism,
         whence.attend(Q, Q, Q, position=mechanism().half(), backend=backend)
 
 
+class TableOfPositions(OwnWeights):
+    def rotate(self, q, k, q_positions, k_positions):
+        return q + q_positions[:, None, :, None] @ self.step.weight, k
+
+
+class AttendsInside(OwnWeights):
+    def content_bias(self, rows):
+        return whence.attend(rows.q, rows.k, rows.k.half())
+
+
+def test_integer_positions_are_converted_and_not_the_parameters():
+    with pytest.raises(WhenceError, match=r"TableOfPositions\.rotate got .*positions\.to\(parameter\.dtype\)"):
+        whence.attend(Q, Q, Q, position=TableOfPositions())
+
+
+def test_an_error_of_whence_inside_a_hook_is_passed_on():
+    with pytest.raises(WhenceError, match=r"^attend\("):
+        whence.attend(Q, Q, Q, position=AttendsInside())
+
+
 def test_other_errors_of_a_function_are_passed_on():
     def broken(batch, head, q_position, k_position):
         raise ValueError("my own")

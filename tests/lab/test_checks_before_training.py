@@ -94,6 +94,24 @@ def test_an_error_of_the_users_code_on_training_inputs_stops_everything(no_train
     assert describe_user_error(caught.value).startswith("table.py, line 11, in bias: AttributeError")
 
 
+def test_an_error_of_an_installed_mechanism_on_training_inputs_stops_everything(no_training, tmp_path, monkeypatch):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.syspath_prepend(packages)
+    (packages / "installed_table.py").write_text(TABLE.replace("self.values[", "self.value["))
+    with pytest.raises(AttributeError, match="value"):
+        runner.check_studies([named("none", "installed_table:Table")])
+
+
+def test_only_the_class_that_an_error_names_is_the_users(no_training, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "learn.py").write_text(
+        "import whence\n\nclass Learn(whence.Position):\n    def bias(self, distance, length):\n        return distance\n"
+    )
+    (_,), notes = runner.check_studies([named("none", "./learn.py:Learn + Learned(max_length=4)")])
+    assert "5 tokens of an input of training (Learned" in notes[0]
+
+
 def test_comparisons_that_remain_are_one_family(no_training, two_sided):
     studies = build_studies(("retrieval", "copy"), ("none", "fire", "alibi"), (3,))
     checked, notes = runner.check_studies([studies[0], dataclasses.replace(studies[1], **two_sided)])

@@ -169,7 +169,7 @@ MUTANTS = [
     (A + "sdpa.py", "with_positive_scale(q, call.scale / temperature)", "with_positive_scale(q, call.scale)", SCALED),
     (P + "transformer_xl.py", "rows.scale * (by_key", "(by_key", ["tests/position/test_transformer_xl.py"]),
     # queries and keys changed places
-    (A + "call.py", "part.rotate(q, k, layout.q_positions, layout.k_positions)", "part.rotate(q, k, layout.k_positions, layout.q_positions)", CACHED),
+    (A + "call.py", "(layout.q_positions, layout.k_positions)\n", "(layout.k_positions, layout.q_positions)\n", CACHED),
     (A + "layout.py", "return _select_rows(self.q_positions, rows)[:, :, None] - self.k_positions[:, None, :]", "return self.k_positions[:, None, :] - _select_rows(self.q_positions, rows)[:, :, None]", REFERENCE),
     (P + "hook_types.py", "self.q_positions[:, :, None] - self.k_positions[:, None, :]", "self.k_positions[:, None, :] - self.q_positions[:, :, None]", ["tests/position/test_shaw.py"]),
     # masks and rows that see nothing

@@ -83,6 +83,9 @@ def test_selected_heads_keep_what_fast_kernels_read(name):
 
 def test_heads_that_cannot_be_selected_are_named():
     for arguments, words in (
+        ((from_score_mod(lambda s, b, h, i, j: s), -1, 1), ("start", "-1")),
+        ((from_score_mod(lambda s, b, h, i, j: s), "a", 1), ("start", "'a'")),
+        ((from_score_mod(lambda s, b, h, i, j: s, heads=4), 2, 6), ("4 heads", "end=4")),
         ((Alibi(4), 2, 6), ("4 heads", "end=4")),
         ((Alibi(4), 2, 2), ("end", "2")),
         ((Dape(4), 0, 2), ("Dape", "all_gather")),

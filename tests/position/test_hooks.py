@@ -41,10 +41,14 @@ def test_one_term_has_one_form_in_a_class():
 
 @pytest.mark.parametrize(("name", "meant"), [("biass", "bias"), ("score_scales", "score_scale"), ("rotat", "rotate")])
 def test_a_misspelled_hook_is_refused(name, meant):
-    with pytest.raises(WhenceError, match=rf"Wrong\.{name} .*rename it {meant}\b"):
-        type("Wrong", (Position,), {name: lambda self, distance, length: None})
+    wrong = type("Wrong", (Position,), {name: lambda self, distance, length: None})
+    for cls in (wrong, type("Wrong", (wrong,), {})):
+        with pytest.raises(WhenceError, match=rf"Wrong\.{name} .*rename it {meant}\b"):
+            cls()
     helper = {name: lambda self, distance, length: None, "bias": lambda self, distance, length: distance}
     assert type("Right", (Position,), helper)().effects == {"bias"}
+    assert type("Right", (wrong,), {"bias": helper["bias"]})().effects == {"bias"}  # the helper of a base class
+    assert type("Private", (Position,), {f"_{name}": helper["bias"]})().effects == frozenset()
 
 
 @pytest.mark.parametrize("hook", OPTIONAL_CONTENT_HOOKS)

@@ -370,7 +370,7 @@ def test_every_two_arms_are_in_a_table() -> None:
     decided = "No arm differs from none by more than chance with 3 seeds. Pairs without none: 1 of 1 is decided."
     assert headline(study).endswith(decided)
     other["verdict"] = "undecided"
-    assert headline(study).endswith("Nothing seen: no two arms differ by more than chance with 3 seeds.")
+    assert headline(study).endswith("No pair of arms is decided with 3 seeds.")
 
 
 def test_no_dotted_line_crosses_the_label_of_a_tick_or_of_another_line():

@@ -30,7 +30,9 @@ from whence.errors import usage_error
 from whence.validation import require_integer
 
 #: the attributes that appending, cropping and resetting change
-STATE_ATTRIBUTES = ("_entries", "_used", "seq_length", "_consecutive", "_has_padding", "_has_segments", "_plain")
+STATE_ATTRIBUTES = (
+    "_entries", "_used", "seq_length", "_consecutive", "_has_padding", "_has_segments", "_plain", "_layer",
+)  # fmt: skip
 
 
 class KVCache:
@@ -68,7 +70,9 @@ class KVCache:
         self._prefilled = False  # every slot of a preallocated store has the position and the masks of a plain token
         self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), both increasing
         self._num_rollbacks = 0  # rollbacks so far
-        self._layer: int | None = None  # the id of the layer whose tokens it holds
+        self._layer: int | None = (
+            None  # the id of the layer whose tokens it holds; None in a copy, which may go with a copied layer
+        )
 
     def __len__(self) -> int:
         """The number of tokens that a query can attend to."""
@@ -79,7 +83,7 @@ class KVCache:
         return f"KVCache({kind}, {self._used} of {self.seq_length} tokens stored)"
 
     def claim(self, layer: object) -> None:
-        """Refuse tokens of a layer where those of another one are. An empty cache is free."""
+        """Refuse tokens of a layer where those of another one are. An empty cache or a copy is free. Compiled layers do not ask."""
         if self._used and self._layer not in (None, id(layer)):
             raise usage_error(
                 f"{type(layer).__name__}(cache=...)",
@@ -232,10 +236,13 @@ class KVCache:
     def __copy__(self) -> KVCache:
         """An independent cache: tokens that are appended to one do not appear in the other."""
         other = object.__new__(type(self))
-        vars(other).update(vars(self), _rollbacks=list(self._rollbacks))
+        vars(other).update(self.__getstate__(), _rollbacks=list(self._rollbacks))
         if self._entries is not None:
             other._entries = self._entries.clone()
         return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_layer": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
         return self.__copy__()  # torch's own deep copy refuses tensors that have a gradient function

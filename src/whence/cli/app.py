@@ -14,9 +14,10 @@ import inspect
 import re
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -115,7 +116,15 @@ def describe_option_error(error: Any) -> str:
     return str(usage_error(command, extra[1], rule, remedy))
 
 
-def run() -> None:
+def run(on_error: Callable[[str], None] | None = None) -> None:
+    """Run the command of ``sys.argv`` and exit with its code. ``on_error`` gets the text of an error, which is printed too."""
+
+    def fail(text: str, code: int) -> NoReturn:
+        print(text, file=sys.stderr)
+        if on_error is not None:
+            on_error(text)
+        sys.exit(code)
+
     try:
         code = app(
             standalone_mode=False, prog_name="whence"
@@ -124,21 +133,20 @@ def run() -> None:
         print(error, file=sys.stderr)
         sys.exit(128 + (error.signal_number or signal.SIGTERM))
     except WhenceError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
+        fail(str(error), 2)
     except typer.Abort:
         code = INTERRUPTED
     except Exception as error:
         if hasattr(error, "format_message"):  # typer's own errors about options
-            print(describe_option_error(error), file=sys.stderr)
-            sys.exit(2)
+            fail(describe_option_error(error), 2)
         text = describe_user_error(error)
         if text is None or show_tracebacks():
             if not isinstance(error, ErrorInWorker):
+                if on_error is not None:
+                    on_error(traceback.format_exc().rstrip())
                 raise
             text = error.traceback_text
-        print(text, file=sys.stderr)
-        sys.exit(1)
+        fail(text, 1)
     if code == INTERRUPTED:
         print("\nInterrupted. Finished work is saved.\nRun the same command to resume.", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)

@@ -199,6 +199,7 @@ def compare(
     from whence.cli.compare_sweep import require_one_process, run_sweeps
     from whence.cli.run import parse_shard, run_studies
     from whence.lab import data_options, default_studies, runner
+    from whence.lab.executors import process_rank
     from whence.lab.setting_errors import rename_settings
     from whence.lab.sweeps import parse_sweeps
 
@@ -256,7 +257,8 @@ def compare(
             family="pairs" if pairs else "baseline",
         )
         studies, notes = runner.check_studies(studies, baseline and studies[0].decision.baseline)
-    results["notes"] = notes
+    if process_rank() == 0:
+        results["notes"] = notes
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
     deadline = time.monotonic() + seconds

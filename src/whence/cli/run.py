@@ -245,7 +245,7 @@ def run_studies(
         title: title of the report; None for one from the studies.
         seconds: time limit; a rerun resumes.
         shard: ``i/n`` for array jobs: every n-th run, from the i-th on (counted from 1).
-        results: a dictionary to add what ``--json`` prints to.
+        results: a dictionary to add what ``--json`` prints to. It may hold notes and problems of a sweep.
     """
     from whence.cli.live_table import show_arms
     from whence.cli.report import REPORT, write_report
@@ -267,11 +267,15 @@ def run_studies(
     problems += [error.describe() for state in states for error in state.outcome.failed]
     problems += [describe_divergence(run, s.outcome.folder) for s in states for run in s.outcome.diverged]
     unfinished = sum(len(state.outcome.unfinished) for state in states)
+    notes = [note for state in states for note in state.outcome.notes]
     results = {} if results is None else results
-    results.update(folder=out, report=None, study_reports=[], unfinished_runs=unfinished, problems=problems, studies=[])
+    results.update(
+        folder=out, report=None, study_reports=[], unfinished_runs=unfinished, studies=[],
+        notes=[*results.get("notes", ()), *notes], problems=[*results.get("problems", ()), *problems],
+    )  # fmt: skip
     if unfinished:
         print(f"the time limit was reached; run the command again to resume {count_runs(unfinished)}", file=sys.stderr)
-    for line in [*(note for state in states for note in state.outcome.notes), *problems]:
+    for line in [*notes, *problems]:
         print(line, file=sys.stderr)
     if not unfinished and (missing := count_missing_runs(states, index, count)):
         print(

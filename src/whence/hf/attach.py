@@ -258,14 +258,14 @@ def _find_rotation(
             "attach(keep_rotary=False)",
             f"{name}, whose layers {internal} compute their rotation inside the attention module",
             "only a rotation that is passed to the attention module can be removed",
-            "omit keep_rotary=False (--replace-rotary)",
+            "omit keep_rotary=False, or --replace-rotary on the command line",
         )
     if not keep_rotary and not attachment.rotary_layers:
         raise usage_error(
             "attach(keep_rotary=False)",
             f"{name}, whose layers {sorted(modules)} do not rotate queries and keys",
             "there is no rotation to remove",
-            "omit keep_rotary=False (--replace-rotary)",
+            "omit keep_rotary=False, or --replace-rotary on the command line",
         )
     rotating = [] if not keep_rotary else sorted({*attachment.rotary_layers, *internal})
     twice = [layer for layer in rotating if rotates_queries(attachment.positions[layer])]

@@ -7,6 +7,7 @@ longest evaluation. An arm that fails there would fail after its training. ``whe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -85,8 +86,10 @@ def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: s
             return describe_causal_only(label)
         if name == TRAINING and is_caused_by(error, own):
             raise error
-        if isinstance(error, NonFiniteHook) or (name == TRAINING and not isinstance(error, WhenceError)):
+        if isinstance(error, NonFiniteHook):
             continue  # training reports it
+        if name == TRAINING and not isinstance(error, WhenceError):
+            return None  # training reports it
         what = "an input of training" if name == TRAINING else f"the split {name}"
         text = str(error) if isinstance(error, WhenceError) else describe_error(error)
         return f"it cannot process the {batch.tokens.shape[1]} tokens of {what} ({text.rstrip('.')})"
@@ -94,10 +97,10 @@ def find_reason(task: Task, model: nn.Module, inputs: dict[str, Batch], label: s
 
 
 def is_caused_by(error: Exception, own: Sequence[Position]) -> bool:
-    """Whether an error is one of the user's code, or one of whence that names one of these mechanisms."""
+    """Whether one of these mechanisms or the user's code causes an error. One of whence names the class that it is about."""
     if isinstance(error, WhenceError):
-        return any(type(one).__name__ in str(error) for one in own)
-    return find_user_frame(error) is not None
+        return any(re.search(rf"\b{type(one).__name__}\b", str(error)) for one in own)
+    return bool(own) or find_user_frame(error) is not None
 
 
 def describe_error(error: Exception) -> str:

@@ -20,32 +20,18 @@ from typing import Any
 
 from whence.errors import WhenceError, usage_error
 from whence.lab.tasks import Task
+from whence.plugins import FILE_MODULE
 from whence.position.base import Position
 from whence.validation import format_value
 
 #: options of the command that may occur several times, and those that take a list as one text
 REPEATED, JOINED = ("position", "task", "set", "sweep"), ("lengths",)
+#: options that take classes, and those that a shell would complete from ~
+CODE, FILES = {"position": Position, "baseline": Position, "task": Task}, ("out", "config")
 #: what notebooks set for the colours of a terminal; a table would be drawn again for each of its changes
 TERMINAL = ("FORCE_COLOR", "CLICOLOR_FORCE", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-#: the process: the search path of this one, the document alone on its output, and a stop with a checkpoint when this one ends
-PROGRAM = """
-import json, os, signal, sys, threading
-
-sys.path[:], sys.argv = json.loads(sys.argv[1]), ["whence", *sys.argv[2:]]
-sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-os.dup2(2, 1)
-
-
-def stop_with_parent():
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-threading.Thread(target=stop_with_parent, daemon=True).start()
-from whence.cli import main
-
-main()
-"""
+#: the process: first the search path of this one, then the command
+PROGRAM = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from whence.cli.child_process import main; main()"
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,7 +40,8 @@ class Comparison:
 
     Attributes:
         folder: the folder of the records.
-        report: the HTML report of all tasks, of the records that there are; None before the end of a sweep.
+        report: the HTML report of all tasks, of the records that there are; None before the end of a sweep, and for a shard that
+            does not end last.
         study_reports: the report of each task.
         studies: one dictionary for each task, as ``whence compare --json`` prints it. ``verdict`` is a sentence; ``arms`` lists for
             each position its ``name``, ``values`` (by split and seed), ``summary`` (mean and interval on the deciding ``split``,
@@ -113,7 +100,7 @@ def run_compare(words: list[str]) -> Comparison:
     path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
     with tempfile.TemporaryFile("w+", encoding="utf-8") as document:  # a pipe would be full while lines are read
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, path, "compare", *words], stdin=subprocess.PIPE, stdout=document,
+            [sys.executable, "-P", "-c", PROGRAM, path, "compare", *words], stdin=subprocess.PIPE, stdout=document,
             stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace", start_new_session=True,
             env=environment | {"PYTHONIOENCODING": "utf-8", "PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
@@ -122,7 +109,8 @@ def run_compare(words: list[str]) -> Comparison:
             try:
                 show_lines(process, lines)
             except BaseException:  # such as Ctrl-C: runs save a checkpoint; a second one ends them at once
-                process.send_signal(signal.SIGINT)
+                assert process.stdin is not None
+                process.stdin.close()
                 try:
                     show_lines(process, lines)
                 except BaseException:
@@ -135,6 +123,8 @@ def run_compare(words: list[str]) -> Comparison:
         found = json.loads(text)
     except ValueError:
         raise WhenceError(describe_end(code, lines, text)) from None
+    if "error" in found:
+        raise WhenceError(found["error"])
     report, pages = found.get("report"), found.get("study_reports", ())
     return Comparison(
         Path(found["folder"]), None if report is None else Path(report), [Path(page) for page in pages],
@@ -151,13 +141,10 @@ def show_lines(process: subprocess.Popen[str], lines: list[str]) -> None:
 
 
 def describe_end(code: int, lines: Sequence[str], text: str) -> str:
-    """Why the command printed no document: its error, or how it ended."""
+    """How the command ended if it printed no document."""
     if code < 0:
-        return f"whence compare was ended by signal {-code} ({signal.Signals(-code).name}); the same call resumes it."
-    if code not in (1, 2) or not lines:
-        return text or f"whence compare ended with exit code {code}; the same call resumes it."
-    begins = [number for number, line in enumerate(lines) if line.startswith("Traceback")] or [len(lines) - 1]
-    return "\n".join(lines[begins[-1] :])
+        return f"whence compare was ended by signal {-code} ({signal.strsignal(-code)}); the same call resumes it."
+    return text or "\n".join([*lines[-1:], f"whence compare ended with exit code {code}; the same call resumes it."])
 
 
 def to_words(name: str, value: Any) -> Iterator[str]:
@@ -178,7 +165,7 @@ def to_words(name: str, value: Any) -> Iterator[str]:
         yield option
     elif isinstance(value, Mapping) and name in REPEATED:
         for key, one in value.items():
-            yield from () if one is None else (option, f"{key}={_join(one)}")
+            yield from (option, f"{key}={_join(one)}")
     elif isinstance(value, list | tuple | range) and name in JOINED:
         yield from (option, _join(value))
     elif isinstance(value, list | tuple) and name in REPEATED:
@@ -187,14 +174,24 @@ def to_words(name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list | tuple):
         raise usage_error(subject, format_value(value), f"{option} takes one value", "pass one")
     elif isinstance(value, str | Real | Path):
-        yield from (option, str(value))
+        is_home = name in FILES and str(value).startswith("~")
+        yield from (option, str(Path(str(value)).expanduser() if is_home else value))
+    elif name in CODE:
+        yield from (option, name_code(subject, value, CODE[name]))
     else:
-        yield from (option, name_code(subject, value, Task if name == "task" else Position))
+        raise usage_error(subject, format_value(value), f"{option} takes a text or a number", "pass one")
 
 
 def _join(value: Any) -> str:
     value = value.tolist() if hasattr(value, "tolist") else value
     return ",".join(map(str, value)) if isinstance(value, list | tuple | range) else str(value)
+
+
+def is_importable(kind: type) -> bool:
+    """Whether another process finds a class by its module and name: one of a session or of a file that was named by its path is not."""
+    return (
+        kind.__module__ != "__main__" and not kind.__module__.startswith(FILE_MODULE) and "." not in kind.__qualname__
+    )
 
 
 def name_code(subject: str, value: object, kind: type) -> str:
@@ -205,7 +202,7 @@ def name_code(subject: str, value: object, kind: type) -> str:
     own = value if isinstance(value, type) else type(value)
     if isinstance(value, list | tuple):
         remedy = "pass them one by one, as in compare(*positions)"
-    elif issubclass(own, kind) and own.__module__ != "__main__" and "." not in own.__qualname__:
+    elif issubclass(own, kind) and is_importable(own):
         text = own.__name__ if own.__module__.startswith("whence.position.") else f"{own.__module__}:{own.__name__}"
         if own is value:
             return text

@@ -101,6 +101,9 @@ def require_contents(where: str, task: Task, batch: Batch) -> None:
     ):
         if tensor.dtype not in types:
             raise usage_error(where, f"{name} of {tensor.dtype}", f"{name} are torch.int64", f"pass {name}.long()")
+    if batch.tokens.ndim != 2:
+        got = f"tokens of shape {list(batch.tokens.shape)}"
+        raise usage_error(where, got, "tokens have the shape [B, T]", "return rows of tokens")
     rows, length = batch.tokens.shape
     shape, kind = ([rows], "[B]") if task.kind == "classify" else ([rows, length], "[B, T]")
     if list(batch.targets.shape) != shape:

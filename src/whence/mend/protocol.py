@@ -18,7 +18,6 @@ Example::
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
@@ -43,6 +42,7 @@ from whence.plugins import (
     parse_arguments,
     parse_reference,
     rebase_file,
+    require_known_settings,
     split_file,
 )
 
@@ -145,7 +145,7 @@ def load_intervention(text: str, option: str = "--intervention", folder: Path | 
             name: arguments[name] for name in getattr(factory, "path_settings", ()) if arguments.get(name) is not None
         }
         arguments |= {name: os.path.normpath(folder / Path(path).expanduser()) for name, path in paths.items()}
-    _require_known_settings(factory, arguments, subject)
+    require_known_settings(subject, factory, arguments)
     try:
         intervention = factory(**arguments)
     except WhenceError:
@@ -162,22 +162,6 @@ def _require_closed_parenthesis(text: str, subject: str) -> None:
     if "(" in rest and not rest.rstrip().endswith(")"):
         raise usage_error(
             subject, "settings without a closing parenthesis", "they are written NAME(setting=value)", "add the )"
-        )
-
-
-def _require_known_settings(factory: Any, arguments: Mapping[str, Any], subject: str) -> None:
-    """Raise if an argument is none of a factory. One without a signature, or that takes any argument, is not checked."""
-    try:
-        parameters = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        return
-    unknown = [name for name in arguments if name not in parameters]
-    if unknown and all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-        raise usage_error(
-            subject,
-            f"the unknown setting {unknown[0]}",
-            f"the settings are {', '.join(parameters)}" if parameters else "it has no settings",
-            did_you_mean(unknown[0], parameters, "use these" if parameters else "leave the settings out"),
         )
 
 

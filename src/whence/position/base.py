@@ -44,7 +44,7 @@ from whence.position.distance_table import DistanceTable, require_distance_table
 from whence.position.gated_count import count_gates, interpolate, require_gated_table
 from whence.position.head_network import HeadNetwork
 from whence.position.hook_types import HookGradients, PairFunction, Rows
-from whence.position.hooks import HOOKS, TABLE_HOOKS, name_of_replaced, override_hooks
+from whence.position.hooks import HOOKS, TABLE_HOOKS, name_of_replaced, override_hooks, require_no_misspelled_hook
 from whence.position.parameter import format_setting
 from whence.position.relative_keys import RelativeKeys
 from whence.validation import format_value, require_choice, require_heads, require_integer
@@ -105,6 +105,8 @@ class Position(nn.Module):
     def __init__(self, *, heads: int | None = None, length: str | None = None, context: int | None = None) -> None:
         super().__init__()
         name = type(self).__name__
+        if not self._overridden and type(self).effects is Position.effects:
+            require_no_misspelled_hook(type(self), Position)
         if heads is not None or self.needs_heads:
             require_heads(name, heads)  # type: ignore[arg-type]
         if length is not None:

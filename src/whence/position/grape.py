@@ -60,7 +60,7 @@ class GrapeA(Position):
         self.head_dim = require_dim("GrapeA", "head_dim", head_dim, remedy=remedy)
         self.gate = require_choice("GrapeA", "gate", gate, GATES)
         require_table("GrapeA", heads, head_dim)
-        self.omega = BoundedParameter("omega", 1.0, heads=heads, learnable=True)
+        self.omega = BoundedParameter("GrapeA.omega", 1.0, heads=heads, learnable=True)
         self.v = nn.Parameter(torch.randn(heads, head_dim)) if "query" in gate else None
         self.u = nn.Parameter(torch.randn(heads, head_dim)) if "key" in gate else None
         self.register_buffer("_slope", torch.tensor(slopes(heads)).reshape(heads, 1), persistent=False)

@@ -43,11 +43,20 @@ def select_heads(position: Position, start: int, end: int) -> Position:
     return position.select_heads(start, end)
 
 
-def select_heads_of_part(part: Position, start: int, end: int) -> Position:
-    """The same for a mechanism that is no sum."""
+def require_range(name: str, heads: int | None, start: int, end: int) -> None:
+    """Raise unless a mechanism with ``heads`` heads, or any number of them, has the heads ``start`` to ``end - 1``."""
     require_integer("select_heads", "start", start, low=0)
     require_integer("select_heads", "end", end, low=start + 1)
+    if heads is not None and end > heads:
+        raise usage_error(
+            f"select_heads({name})", f"heads {start} to {end}", f"it has {heads} heads", f"use end={heads}"
+        )
+
+
+def select_heads_of_part(part: Position, start: int, end: int) -> Position:
+    """The same for a mechanism that is no sum."""
     name, on_content = type(part).__name__, part.effects & ON_CONTENT
+    require_range(name, part.heads, start, end)
     if (getattr(part, "num_kv_heads", None) or 1) > 1:
         raise usage_error(
             f"select_heads({name})",
@@ -57,10 +66,6 @@ def select_heads_of_part(part: Position, start: int, end: int) -> Position:
         )
     if part.heads is None and not part.effects & {"score_scale", "bias", "sink", "clock"}:
         return part  # the same for every head
-    if part.heads is not None and end > part.heads:
-        raise usage_error(
-            f"select_heads({name})", f"heads {start} to {end}", f"it has {part.heads} heads", f"use end={part.heads}"
-        )
     if part.heads is not None and on_content and not part.head_axes:
         raise usage_error(
             f"select_heads({name})",

@@ -46,8 +46,6 @@ def override_hooks(cls: Any, interface: Any) -> frozenset[str]:
             rule = f"{optional} is another form of content_bias, for kernels, and has no effect alone"
             subject, got = f"{cls.__name__}.{optional}", "a class without content_bias"
             raise usage_error(subject, got, rule, "write content_bias too")
-    if not effects:
-        _require_no_misspelled_hook(cls, interface)
     of_content = ("content_bias", *_tables_of("content_bias"))
     for hooks, others in ((("score_scale", "bias"), OPTIONAL_HOOKS), (of_content, OPTIONAL_CONTENT_HOOKS)):
         latest = min(_place_of(cls, interface, hook) for hook in hooks)
@@ -89,11 +87,12 @@ def _require_one_way(cls: type, interface: type, hook: str, ways: list[str]) -> 
         raise usage_error(f"{cls.__name__}.{written[1]}", f"a class that also has {written[0]}", rule, remedy)
 
 
-def _require_no_misspelled_hook(cls: type, interface: type) -> None:
-    """Refuse a class without any hook that has a function whose name is almost that of one."""
-    for name in cls.__dict__:
-        near = difflib.get_close_matches(name, (*HOOKS, *TABLE_HOOKS), n=1, cutoff=0.85)
-        if near and not hasattr(interface, name) and callable(cls.__dict__[name]):
+def require_no_misspelled_hook(cls: type, interface: type) -> None:
+    """Refuse an instance of a class that overrides no hook and has a function whose name is almost that of one."""
+    bases = cls.__mro__[: cls.__mro__.index(interface)]
+    for name in [name for base in bases for name, value in base.__dict__.items() if callable(value)]:
+        near = [] if name.startswith("_") else difflib.get_close_matches(name, (*HOOKS, *TABLE_HOOKS), n=1, cutoff=0.85)
+        if near and not hasattr(interface, name):
             rule = "it is the name of no hook, and the class overrides none, so it would change nothing"
             raise usage_error(f"{cls.__name__}.{name}", "a function", rule, f"rename it {near[0]}")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from whence import hook_outputs, shapes
 from whence.errors import usage_error
 from whence.position.base import Position
+from whence.position.head_slice import require_range
 from whence.position.hook_types import Rows
 from whence.validation import format_value, require_parameters
 
@@ -67,6 +68,7 @@ class ScoreMod(Position):
         return super().trainable or any(isinstance(x, Tensor) and x.requires_grad for x in captured)
 
     def select_heads(self, start: int, end: int) -> Position:
+        require_range("from_score_mod(fn)", self.heads, start, end)
         return ScoreMod(_LaterHeads(self.fn, start), heads=end - start)
 
     def content_bias(self, rows: Rows) -> Tensor:

@@ -124,7 +124,7 @@ class TaskAware(Adapter):
             raise usage_error("TaskAware(types)", repr(dict(types)), rule, "rescale them and increase strength")
         self.embed_dim, self.context, self.types = embed_dim, context, tuple(types)
         self.task_logits = nn.Linear(embed_dim, len(types))
-        self.strength = BoundedParameter("strength", strength, heads=None, learnable=True)
+        self.strength = BoundedParameter("TaskAware.strength", strength, heads=None, learnable=True)
         self.register_buffer("directions", torch.tensor(list(types.values())))
 
     def forward(self, x: Tensor, visible_mean: Tensor, positions: Tensor) -> AdapterOutput:
@@ -150,7 +150,7 @@ class ContentAware(Adapter):
             )
         self.embed_dim, self.types = embed_dim, tuple(types)
         self.type_logits = nn.Linear(embed_dim, len(types))
-        self.strength = BoundedParameter("strength", strength, heads=None, learnable=True)
+        self.strength = BoundedParameter("ContentAware.strength", strength, heads=None, learnable=True)
         self.register_buffer("levels", torch.tensor(list(types.values())))
 
     def forward(self, x: Tensor, visible_mean: Tensor, positions: Tensor) -> AdapterOutput:

@@ -194,8 +194,12 @@ def _takes_slope(a: Arguments, has_mask: bool) -> bool:
     """Whether the kernels take ALiBi as a slope per head and not as a table of distances; see ``linear_bias``."""
     if a.q.dtype is torch.float32 or not a.causal:
         return False
-    plain = not has_mask and a.cache is None and a.window is None and a.dropout == 0
-    return not (plain and (a.scale is None or a.scale > 0) and linear_bias.is_faster_as_table(a.q, a.k, a.v))
+    if has_mask or a.cache is not None:
+        return True
+    scale = 1.0 if a.scale is None else a.scale
+    return not linear_bias.is_faster_as_table(
+        a.q, a.k, a.v, causal=a.causal, window=a.window, dropout=a.dropout, scale=scale
+    )
 
 
 def _find_mask(a: Arguments) -> tuple[str, Tensor] | None:

@@ -33,10 +33,11 @@ def slope_for_kernels(call: Call, *, skips_blocks: bool) -> Tensor | None:
     slope = slope_per_head(position, layout, call.q.shape[1])
     if slope is None:
         return None
-    plain = layout.plain and layout.causal and layout.window is None and layout.offset == 0
     others = position.effects & ({"sink", "clock"} | CONTENT)
-    fits = plain and not others and not skips_blocks and call.dropout == 0 and call.scale > 0
-    table = fits and _sums_by_parameter(position) and is_faster_as_table(call.q, call.k, call.v)
+    fits = layout.plain and layout.offset == 0 and not others and not skips_blocks and _sums_by_parameter(position)
+    table = fits and is_faster_as_table(
+        call.q, call.k, call.v, causal=layout.causal, window=layout.window, dropout=call.dropout, scale=call.scale
+    )
     return None if table else slope
 
 
@@ -46,12 +47,18 @@ def _sums_by_parameter(position: Position) -> bool:
     return not part.trainable or type(part).parameter_gradients is not Position.parameter_gradients
 
 
-def is_faster_as_table(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the warp-specialised kernels, which take tables alone, are faster than those that take slopes.
+def is_faster_as_table(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, window: int | None, dropout: float, scale: float
+) -> bool:
+    """Whether the warp-specialised kernels, which take tables alone, are faster than those that take slopes, for whole sequences
+    without padding and segments.
 
-    With 64 dimensions only where heads share keys: there the other kernel of dk and dv is slow.
+    With 64 dimensions only where heads share keys: there the other kernel of dk and dv is slow. The rules are those of
+    ``gluon_launch.covers``, which imports triton.
     """
     batch, heads, q_len, head_dim = q.shape
+    if not causal or window is not None or dropout or scale <= 0:
+        return False
     if q.dtype == torch.float32 or q_len != k.shape[2] or v.shape[3] != head_dim:
         return False
     if head_dim != 128 and (head_dim != 64 or k.shape[1] == heads):

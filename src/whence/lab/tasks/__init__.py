@@ -31,6 +31,7 @@ from whence.plugins import (
     load_reference,
     load_registered,
     parse_reference,
+    require_known_settings,
 )
 from whence.validation import format_value
 
@@ -80,12 +81,7 @@ def load(name: str, **settings: Any) -> Task:
     if is_reference(name):
         name = _complete(name)
         settings = parse_reference(name).arguments | settings
-    known = list(inspect.signature(task_class).parameters)
-    unknown = [setting for setting in settings if setting not in known]
-    if unknown:
-        rule = f"the settings are {', '.join(known)}" if known else "it has no settings"
-        remedy = did_you_mean(unknown[0], known, "remove or rename it")
-        raise usage_error(f"task {name!r}", f"the setting {unknown[0]}={settings[unknown[0]]!r}", rule, remedy)
+    require_known_settings(f"task {name!r}", task_class, settings)
     task = task_class(**settings)
     _require_facts(f"task {name!r}", task)
     return task

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from whence.errors import usage_error
-from whence.plugins import PROBE_TASKS, did_you_mean, entry_points, is_reference
+from whence.plugins import PROBE_TASKS, did_you_mean, entry_points, is_reference, require_known_settings
 from whence.probe.tasks.lost_in_the_middle import build_documents, generate_key_values, load_published_key_values
 from whence.probe.tasks.needle import build_needle
 from whence.probe.tasks.task import CLOSED_BOOK, ORACLE, Item, ProbeTask, Prompt, spread_slots
@@ -36,7 +35,7 @@ def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
         settings: keyword arguments of the task.
     """
     if name == ITEMS:
-        _require_settings(name, load_items, settings)
+        require_known_settings(f"task {name!r}", load_items, settings, given="items")
         return load_items(items, **settings)
     if is_reference(name) or is_installed(name):
         return load_task(name, items, **settings)
@@ -44,18 +43,9 @@ def build_task(name: str, items: int, **settings: Any) -> ProbeTask:
         known = [*TASKS, *entry_points(PROBE_TASKS)]
         remedy = did_you_mean(name, known, "choose one of them, or module:Name for your own")
         raise usage_error(f"task {name!r}", "an unknown name", f"the tasks are {', '.join(known)}", remedy)
-    _require_settings(name, TASKS[name], settings)
+    require_known_settings(f"task {name!r}", TASKS[name], settings, given="items")
     task = TASKS[name](items, **settings)
     return task if task.source else replace(task, source=SOURCES.get(name, "generated; not published data"))
-
-
-def _require_settings(name: str, factory: Callable[..., ProbeTask], settings: dict[str, Any]) -> None:
-    known = [parameter for parameter in inspect.signature(factory).parameters if parameter != "items"]
-    unknown = [setting for setting in settings if setting not in known]
-    if unknown:
-        rule = f"the settings are {', '.join(known)}" if known else "it has no settings"
-        remedy = did_you_mean(unknown[0], known, "remove or rename it")
-        raise usage_error(f"task {name!r}", f"the setting {unknown[0]}={settings[unknown[0]]!r}", rule, remedy)
 
 
 def is_installed(name: str) -> bool:

@@ -125,7 +125,7 @@ def _undecided_headline(comparison: dict[str, Any], baseline: str) -> str:
     if not suggestive and decided:
         return f"No arm differs from {baseline} by more than chance with {seeds}."
     if not suggestive and pairs:
-        return f"Nothing seen: no two arms differ by more than chance with {seeds}."
+        return f"No pair of arms is decided with {seeds}."
     if not suggestive:
         return f"Nothing seen: no arm differs from {baseline} by more than chance with {seeds}."
     needed = [arm["seeds_needed"] for arm in comparison["arms"].values() if arm["suggestive"] and arm["seeds_needed"]]
@@ -149,9 +149,8 @@ def verdict_lines(study: dict[str, Any]) -> list[str]:
     names, values = (max(len(row[column]) for row in rows) for column in (0, 1))
     lines = [f"  {name:{names}}  {value:>{values}}  {verdict}" for name, value, verdict in rows]
     title, constant = f"{study['name']}, {units.label} on {study['split']}:", constant_headline(study)
-    headlines = (
-        [title, constant, _comparison_headline(study)] if constant else [f"{title} {_comparison_headline(study)}"]
-    )
+    compared = f"{_comparison_headline(study)} {_pairs_headline(study)}".strip()
+    headlines = [title, constant, compared] if constant else [f"{title} {compared}"]
     return [shorten(line.replace("\u00a0", " "), MAX_LINE_CHARS) for line in (*headlines, *lines)]
 
 
