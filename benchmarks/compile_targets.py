@@ -69,6 +69,7 @@ POSITIONS = {
     "none": lambda heads, head_dim: None,
 }
 DTYPES = (torch.bfloat16, torch.float32)
+WITH_DROPOUT = ("epar + t5", "alibi")  # which no mechanism changes
 #: mechanisms that are also compiled with tiles of two parts, which no mechanism changes
 IN_PARTS = ("epar + t5 + sink", "rotary + epar", "forget")
 
@@ -130,7 +131,7 @@ def compile_only(target: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
-    """Forward and backward over a whole sequence, the same with padding and deterministic gradients, and decode steps."""
+    """Forward and backward over a whole sequence, the same with padding and deterministic gradients, with dropout, and decode steps."""
 
     def attend(heads: int, kv_heads: int, queries: int, keys: int, **options: Any) -> torch.Tensor:
         q, k, v = (
@@ -146,6 +147,8 @@ def run_calls(name: str, head_dim: int, dtype: torch.dtype) -> None:
     torch.use_deterministic_algorithms(name not in ("swin", "grape"))  # gradients added by atomics
     attend(4, 2, 128, 128, lengths=torch.tensor([100])).sum().backward()
     torch.use_deterministic_algorithms(False)
+    if name in WITH_DROPOUT:
+        attend(4, 2, 128, 128, dropout=0.1).sum().backward()
     with torch.no_grad():
         positions = torch.arange(300)
         attend(4, 2, 2, 300, q_positions=positions[-2:], k_positions=positions)

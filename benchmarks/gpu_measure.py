@@ -105,18 +105,32 @@ def measure_memory(step: Callable[[], object]) -> float | None:
 
 
 def time_compiled(
-    run: Callable[..., Tensor], inputs: list[Tensor], parameters: list[Tensor], grad_out: Tensor, budget: float
+    run: Callable[..., Tensor],
+    inputs: list[Tensor],
+    parameters: list[Tensor],
+    grad_out: Tensor,
+    budget: float,
+    *,
+    graphs: bool = False,
 ) -> list[float]:
-    """Milliseconds of a forward and backward pass inside ``torch.compile``. Raise if results differ from the eager ones."""
+    """Milliseconds of a forward and backward pass inside ``torch.compile``. Raise if results differ from the eager ones.
+
+    ``graphs``: with mode="reduce-overhead", which replays CUDA graphs.
+    """
     torch.compiler.reset()
-    compiled = torch.compile(
-        run, fullgraph=True, dynamic=False, backend="inductor" if DEVICE == "cuda" else "aot_eager"
-    )
+    how: dict[str, Any] = {"mode": "reduce-overhead"} if graphs else {}
+    if DEVICE == "cpu":
+        how = {"backend": "aot_eager"}
+    compiled = torch.compile(run, fullgraph=True, dynamic=False, **how)
 
     def both(function: Callable[..., Tensor] = compiled) -> tuple[Tensor, ...]:
+        if graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         out = function(*inputs)
         return out, *torch.autograd.grad(out, [*inputs, *parameters], grad_out)
 
+    for _ in range(2 * graphs):  # warm up and capture
+        both()
     for got, wanted in zip(both(), both(run), strict=True):
         error = ((got.double() - wanted.double()).norm() / wanted.double().norm()).item()
         if not error < MAX_ERROR:
@@ -128,7 +142,7 @@ def time_compiled(
 def prepare_variant(row: dict[str, Any], budget: float) -> dict[str, Callable[[], None]]:
     """Write memory and eager times of a checked variant into its row; return its passes as CUDA graphs.
 
-    A row with the key ``compiled`` gets the times inside ``torch.compile`` there.
+    A row with the key ``compiled`` gets the times inside ``torch.compile`` there, and those with CUDA graphs as ``graphs``.
     """
     name, shape = row["variant"], tuple(row["shape"])
     length = shape[3]
@@ -157,6 +171,8 @@ def prepare_variant(row: dict[str, Any], budget: float) -> dict[str, Callable[[]
             graphs[passes] = graph
     if "compiled" in row and not name.startswith("flex"):  # FlexAttention is compiled in any case
         row["compiled"] = time_compiled(run, inputs, parameters, grad_out, budget / 3)
+    if "compiled" in row:
+        row["graphs"] = time_compiled(run, inputs, parameters, grad_out, budget / 3, graphs=True)
     return graphs
 
 

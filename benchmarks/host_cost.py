@@ -3,9 +3,10 @@
     python benchmarks/host_cost.py            # a minute on a GPU; writes benchmarks/records/host_cost.json
     python benchmarks/host_cost.py --stubbed  # on a CPU: kernels are counted and not launched; writes nothing
 
-Four calls: a forward pass without gradients, a forward and backward pass, one decode step over a preallocated cache, and for
-some variants forward and backward inside torch.compile (fullgraph=True). Those with a backward pass are timed twice: as usual,
-where autograd hands it to a thread of its own, and with torch.autograd.set_multithreading_enabled(False).
+Five calls: a forward pass without gradients, a forward and backward pass, one decode step over a preallocated cache, and for
+some variants forward and backward inside torch.compile (fullgraph=True) and inside torch.compile(mode="reduce-overhead"), which
+replays CUDA graphs. Those with a backward pass are timed twice but for the last: as usual, where autograd hands it to a thread of
+its own, and with torch.autograd.set_multithreading_enabled(False).
 Host time is the time until the call returns, without waiting for the GPU; the median of calls issued one after the other,
 with a synchronization between groups so that the launch queue never fills. Each variant of whence is timed only after its output and
 gradients agreed with float64 in the same run. SDPA has no position; FlexAttention is compiled, with fixed ALiBi slopes.
@@ -36,9 +37,10 @@ ROOT = Path(__file__).resolve().parent.parent
 BATCH, HEADS, TOKENS, HEAD_DIM, CACHED = 1, 8, 16, 64, 1000
 COLUMNS = {
     "forward": "forward", "both": "both", "both_one_thread": "both, 1 thread", "decode": "decode",
-    "both_compiled": "compiled", "both_compiled_one_thread": "comp., 1 thread",
+    "both_compiled": "compiled", "both_compiled_one_thread": "comp., 1 thread", "both_graphs": "CUDA graphs",
 }  # fmt: skip
-WITHOUT_CACHE, COMPILED_CALLS = ("forward", "both", "both_one_thread"), ("both_compiled", "both_compiled_one_thread")
+WITHOUT_CACHE = ("forward", "both", "both_one_thread")
+COMPILED_CALLS = ("both_compiled", "both_compiled_one_thread", "both_graphs")
 TARGETS = {"forward": 150.0, "both": 500.0, "decode": 200.0}  # microseconds
 MAX_LAUNCHES = 12
 MAX_ERROR = 2e-2  # relative, in bfloat16
@@ -94,6 +96,7 @@ class Variant:
         self.prefix = [draw(CACHED) for _ in range(3)]
         self.cache: Any = None
         self.compiled = torch.compile(lambda q, k, v: attend(q, k, v, None), fullgraph=True)
+        self.graphed = torch.compile(lambda q, k, v: attend(q, k, v, None), fullgraph=True, mode="reduce-overhead")
 
     def forward(self) -> Tensor:
         with torch.no_grad():
@@ -114,6 +117,12 @@ class Variant:
     def both_compiled_one_thread(self) -> list[Tensor]:
         with torch.autograd.set_multithreading_enabled(False):
             return self.both_compiled()
+
+    def both_graphs(self) -> list[Tensor]:
+        """The results are overwritten by the next call."""
+        torch.compiler.cudagraph_mark_step_begin()
+        out = self.graphed(*self.inputs)
+        return [out, *torch.autograd.grad(out, [*self.inputs, *self.parameters], self.grad_out)]
 
     def decode(self) -> Tensor:
         with torch.no_grad():
@@ -170,6 +179,9 @@ class WhenceVariant(Variant):
         pairs = [*zip(results, exact, strict=True), (last, attend_exactly(*whole)[:, :, -1:])]
         if compiled:
             pairs += zip(self.both_compiled(), exact, strict=True)
+            for _ in range(3):  # warm up, capture, replay
+                replayed = [x.clone() for x in self.both_graphs()]
+            pairs += zip(replayed, exact, strict=True)
         return [float((a.detach().double() - b.detach()).norm() / b.norm().clamp(min=1e-3)) for a, b in pairs]
 
 
@@ -332,7 +344,9 @@ def main() -> None:
         show("SDPA, no position", measure(SdpaVariant(device, dtype), calls, args.groups, None))
         if not args.without_flex:
             try:
-                row = measure(FlexVariant(device, dtype), [*WITHOUT_CACHE], args.groups, None)
+                flex = FlexVariant(device, dtype)
+                row = measure(flex, [*WITHOUT_CACHE], args.groups, None)
+                row |= {} if args.without_compile else measure(flex, ["both_graphs"], args.groups, None)
             except Exception as error:  # the others are measured without it
                 row = {"left_out": f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"}
             show("FlexAttention, ALiBi fixed", row)
@@ -342,6 +356,8 @@ def main() -> None:
         variant = WhenceVariant(POSITIONS[position], device, dtype, masks)
         compiled = name in COMPILED and not args.without_compile
         calls = [*WITHOUT_CACHE] if masks else [*COLUMNS] if compiled else every
+        if args.stubbed:  # there are no CUDA graphs
+            calls = [call for call in calls if call != "both_graphs"]
         if args.stubbed:
             counts = [0]
             with stubbed_launches(counts):

@@ -126,6 +126,7 @@ def host_rows(record: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         "forward": "forward", "both": "forward + backward", "both_one_thread": "the same in one thread",
         "decode": f"decode step over {shape['cached']} keys",
         "both_compiled": "forward + backward, compiled", "both_compiled_one_thread": "the same in one thread",
+        "both_graphs": 'the same, mode="reduce-overhead"',
     }  # fmt: skip
     variants = record["variants"]
     calls = [call for call in titles if call in targets or any(call in variant for variant in variants.values())]

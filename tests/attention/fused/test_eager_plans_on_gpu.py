@@ -188,6 +188,60 @@ def test_a_graph_of_a_planned_call(monkeypatch):
     torch.testing.assert_close(out, exact, rtol=2**-6, atol=2**-6)
 
 
+@pytest.mark.parametrize("planned", [True, False])
+def test_a_graph_draws_another_dropout_in_each_replay(planned, monkeypatch):
+    """With the unit vectors as values the output is the weights; the gradient of the values is their transpose."""
+    monkeypatch.setattr(eager, "ENABLED", planned)
+    keys, position = 100, MECHANISMS["Epar"]().cuda()
+    q, k, *_ = random_inputs(1, HEADS, HEADS, keys, keys, 64, 64, dtype=torch.float32, device="cuda")
+    units = torch.eye(keys, device="cuda").expand(1, HEADS, -1, -1).contiguous().requires_grad_()
+
+    def step():
+        out = attend(q, k, units, position=position, causal=True, backend="triton", dropout=0.3)
+        (back,) = torch.autograd.grad(out, units, torch.eye(keys, device="cuda").expand_as(out))
+        return out, back
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out, back = step()
+    masks = []
+    for _ in range(2):
+        graph.replay()
+        torch.testing.assert_close(back, out.mT, rtol=1e-3, atol=1e-5)
+        masks.append(out.detach() != 0)
+    assert not torch.equal(*masks)
+
+
+@pytest.mark.parametrize("name", ["NoPosition", "Epar", "Rotary + Epar", "T5Bias", "Kerple"])
+def test_compiled_with_cuda_graphs(name):
+    """``mode="reduce-overhead"`` replays captured kernels; each step has other inputs and parameters."""
+    position = MECHANISMS[name]().cuda()
+    parameters = list(position.parameters())
+    compiled = torch.compile(
+        lambda q, k, v: attend(q, k, v, position=position, causal=True, backend="triton"),
+        mode="reduce-overhead", fullgraph=True,
+    )  # fmt: skip
+    for step in range(4):
+        torch.compiler.cudagraph_mark_step_begin()
+        *tensors, grad_out = random_inputs(
+            1, HEADS, HEADS, 100, 100, 64, 64, dtype=torch.bfloat16, device="cuda", seed=step
+        )
+        inputs = [x.requires_grad_() for x in tensors]
+        got = [x.clone() for x in torch.autograd.grad(compiled(*inputs), [*inputs, *parameters], grad_out)]
+        eager_out = attend(*inputs, position=position, causal=True, backend="triton")
+        wanted = torch.autograd.grad(eager_out, [*inputs, *parameters], grad_out)
+        for a, b in zip(got, wanted, strict=True):
+            assert (a.double() - b.double()).norm() <= 2**-6 * b.double().norm()
+        with torch.no_grad():
+            for p in parameters:
+                p.add_(0.1)
+
+
 @pytest.mark.parametrize(
     "name, mask", [("Epar", "causal"), ("Alibi", "window"), ("PowerPrior", "segment_ids"), ("PowerPrior", "lengths")]
 )

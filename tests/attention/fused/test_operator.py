@@ -66,7 +66,7 @@ def arguments(*, effects=(), masks=False, causal=True, window=None, dropout=0.0,
         k_segment_ids = (torch.arange(keys) // 10)[None]
         q_segment_ids = k_segment_ids[:, offset:]
     decay = torch.rand(HEADS, 3) if "decay" in effects else None
-    seed = torch.tensor(3) if dropout else None
+    seed = torch.tensor(3) if dropout else None  # on the device of q
     tables_of = numbers is not None
     call = FusedCall(
         q,

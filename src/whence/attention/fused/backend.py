@@ -30,6 +30,7 @@ from whence.attention.fused.packing import (
     MAX_DECODE_QUERIES,
     base_2_factor,
     distance_range,
+    draw_seed,
     effective_window,
     limit_finite,
     pack_tables,
@@ -165,7 +166,7 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     bounded = call.clock is None and not position.effects & CONTENT
     skip = call.skip_blocks and bounded and has_decaying_bias(position) and heads <= MAX_HEADS_TO_SKIP
     mask = describe_mask(layout, q_len, kv_len, skip_blocks=skip and can_skip_blocks(layout, q_len, kv_len))
-    seed = torch.randint(2**31 - 1, (), dtype=torch.int64) if call.dropout > 0 else None
+    seed = draw_seed(q.device) if call.dropout > 0 else None
     softmax = Softmax(call.scale, call.temperature, call.dropout, seed)
     unrotated_q = q if call.projected_q is None else call.projected_q
     gated = gated_bias_table(position, q, unrotated_q, call.scale)

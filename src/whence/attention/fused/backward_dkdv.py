@@ -292,19 +292,22 @@ def accumulate_all_queries(
         "first_distance",
         "window",
         "table_stride",
-        "seed",
+        "SEED",
     ]
 )
 def backward_dkdv_kernel(
     Q, Q_REST, K, K_REST, V, V_REST, GRAD_OUT, GRAD_OUT_REST, DK, DK_REST, DV, DV_REST, LSE, DELTA, TABLE, CONTENT, SUMS_GRAD,
     SLOPE, DECAY, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window,
-    table_stride, qk_scale, qk_grad_scale, dropout, seed,
+    table_stride, qk_scale, qk_grad_scale, dropout, SEED,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_DECAY: tl.constexpr, HAS_BIAS: tl.constexpr,
     HAS_SLOPE: tl.constexpr, CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     NUM_STAGES: tl.constexpr, SPLIT_BITS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
+    seed = 0
+    if HAS_DROPOUT:
+        seed = tl.load(SEED)
     Q, K, V, GRAD_OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (GRAD_OUT, GRAD_OUT_REST)
     blocks = tl.cdiv(kv_len, BLOCK_N)
     kv_heads = heads // GROUP_SIZE

@@ -207,13 +207,13 @@ def dq_step(
         "window",
         "table_stride",
         "bias_grad_offset",
-        "seed",
+        "SEED",
     ]
 )
 def backward_dq_kernel(
     Q, Q_REST, K, K_REST, V, V_REST, GRAD_OUT, GRAD_OUT_REST, OUT, OUT_REST, DQ, DQ_REST, LSE, DELTA, TABLE, DERIVATIVES,
     TABLE_GRADS, PARTIAL_SUMS, SLOPE, Q_CLOCK, K_CLOCK, CLOCK_SUMS, Q_SEGMENTS, K_SEGMENTS, SEGMENT_RANGES, MAX_DISTANCE, CONTENT, CONTENT_GRAD, SUMS_GRAD, SUMS_DELTA, batch, heads, q_len, lse_stride, kv_len, q_offset,
-    first_distance, window, table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, seed,
+    first_distance, window, table_stride, bias_grad_offset, qk_scale, qk_grad_scale, dropout, SEED,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
     CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
@@ -221,6 +221,9 @@ def backward_dq_kernel(
     DENSE_BIAS_GRAD: tl.constexpr, NUM_SCALE_DERIVS: tl.constexpr, NUM_BIAS_DERIVS: tl.constexpr,
     DERIV_WIDTH: tl.constexpr, SLOPE_GRAD: tl.constexpr, AMPLITUDE_GRAD: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
+    seed = 0
+    if HAS_DROPOUT:
+        seed = tl.load(SEED)
     Q, K, V, DQ = (Q, Q_REST), (K, K_REST), (V, V_REST), (DQ, DQ_REST)
     GRAD_OUT, OUT = (GRAD_OUT, GRAD_OUT_REST), (OUT, OUT_REST)
     blocks = tl.cdiv(q_len, BLOCK_M)

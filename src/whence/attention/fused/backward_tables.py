@@ -35,14 +35,14 @@ from whence.attention.fused.tile_ops import compute_logits, dropout_multiplier, 
         "first_distance",
         "window",
         "table_stride",
-        "seed",
+        "SEED",
         "first_diagonal",
         "splits",
     ]
 )
 def table_gradient_kernel(
     Q, Q_REST, K, K_REST, V, V_REST, GRAD_OUT, GRAD_OUT_REST, LSE, DELTA, TABLE, PARTIAL_GRADS, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, MAX_DISTANCE, CONTENT,
-    SUMS_GRAD, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, dropout, seed,
+    SUMS_GRAD, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, dropout, SEED,
     first_diagonal, splits,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, CLOCK: tl.constexpr,
@@ -50,6 +50,9 @@ def table_gradient_kernel(
     HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, DENSE_SCALE_GRAD: tl.constexpr,
     DENSE_BIAS_GRAD: tl.constexpr, PADDED_TILES: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
+    seed = 0
+    if HAS_DROPOUT:
+        seed = tl.load(SEED)
     Q, K, V, GRAD_OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (GRAD_OUT, GRAD_OUT_REST)
     diagonal_index = tl.program_id(0)
     h = tl.program_id(1)

@@ -39,18 +39,21 @@ PROGRAMS_PER_SM = 2
         "high",
         "keys_per_split",
         "splits",
-        "seed",
+        "SEED",
     ]
 )
 def split_k_kernel(
     Q, K, V, PARTIAL_OUT, PARTIAL_MAX, PARTIAL_SUM, TABLE, SLOPE, Q_CLOCK, K_CLOCK, Q_SEGMENTS, K_SEGMENTS, CONTENT,
     heads, q_len, kv_len, q_offset, first_distance, window, table_stride, qk_scale, q_b, q_h, q_t, head_dim, low, high,
-    keys_per_split, splits, dropout, seed,
+    keys_per_split, splits, dropout, SEED,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
     CLOCK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr, HAS_SEGMENTS: tl.constexpr,
     HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
+    seed = 0
+    if HAS_DROPOUT:
+        seed = tl.load(SEED)
     split = tl.program_id(0) % splits
     rank = tl.program_id(0) // splits
     kv_heads = heads // GROUP_SIZE

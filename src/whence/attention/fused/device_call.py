@@ -164,9 +164,9 @@ class DeviceCall(CallFacts):
         self.facts = facts
         self.__dict__.update(facts.__dict__)
         self.effects, self.mask, self.softmax = call.effects, call.mask, call.softmax
-        self.seed = 0 if self.softmax.seed is None else int(self.softmax.seed)
         e = call.effects
         self.dummy = dummy = self.q.new_empty(1, dtype=torch.float32) if unread is None else unread
+        self.seed = dummy if self.softmax.seed is None else self.softmax.seed
         self.table = dummy if e.table is None else e.table.contiguous()  # a compiler may change strides
         self.function = None if e.num_knots < 0 else call.gradients.parameters
         self.table_argument: Any = self.table

@@ -27,6 +27,7 @@ from whence.attention.fused.packing import (
     base_2_factor,
     ceil_div,
     distance_range,
+    draw_seed,
     effective_window,
     next_power_of_two,
     padded_length,
@@ -142,7 +143,7 @@ class Plan:
                 return None
         extent = self._extent(k.shape[2], offset) if self._whole is None else self._whole
         tensors = self.tables.tensors(call, extent)
-        seed = int(torch.randint(2**31 - 1, (), dtype=torch.int64)) if self.dropout > 0 else 0
+        seed = draw_seed(self.device) if self.dropout > 0 else None
         # a hook may depend on any tensor, so whether its output needs a gradient is known only now
         if call.needs_gradient or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
             return record(self, extent, ids, seed, call.arguments.q, k, v, *tensors)
@@ -151,7 +152,7 @@ class Plan:
     # --- forward -------------------------------------------------------------------------------------------------------
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, seed: int, *,
+        self, q: Tensor, k: Tensor, v: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, seed: Tensor | None, *,
         needs_gradient: bool,
     ) -> Saved:  # fmt: skip
         """The output, and what the backward pass reads: q and k as rotated, log-sum-exp, tables, values per head."""
@@ -163,6 +164,7 @@ class Plan:
         lse = self.tables.like.new_empty(self._lse_shape)
         out = torch.empty_like(q) if self.head_dim == self.value_dim else q.new_empty(*q.shape[:3], self.value_dim)
         q_ids, k_ids, ranges = (lse, lse, lse) if ids is None else ids
+        seed = lse if seed is None else seed
         if self.few_queries:
             self._decode(q, k, v, out, lse, table, head_values, q_ids, k_ids, extent, seed, needs_gradient)
         elif self.uses_gluon_forward:
@@ -188,7 +190,7 @@ class Plan:
 
     def _decode(
         self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor, head_values: Tensor, q_ids: Tensor,
-        k_ids: Tensor, extent: Extent, seed: int, needs_gradient: bool,
+        k_ids: Tensor, extent: Extent, seed: Tensor, needs_gradient: bool,
     ) -> None:  # fmt: skip
         kv_len, offset, first, _, stride, window = extent
         tile = self.decode_tile
@@ -231,7 +233,7 @@ class Plan:
 
     def backward(
         self, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, table: Tensor,
-        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, seed: int,
+        derivatives: Tensor, head_values: Tensor, tensors: tuple[Tensor, ...], extent: Extent, ids: TokenIds | None, seed: Tensor | None,
     ) -> tuple[Tensor | None, ...]:  # fmt: skip
         """The gradients of q, k, v and of the tensors of the tables."""
         tables = self.tables
@@ -242,6 +244,7 @@ class Plan:
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
         delta = torch.empty_like(lse)  # as large or larger, and allocated in half the time of a shape
         q_ids, k_ids, ranges = (delta, delta, delta) if ids is None else ids
+        seed = delta if seed is None else seed
         read = (q, k, v, grad_out)
         ids_and_ranges = (q_ids, k_ids, ranges)
         tables_read = (table, derivatives, head_values)
@@ -255,7 +258,7 @@ class Plan:
 
     def _backward_dq(
         self, read: Inputs, strides: tuple[int, ...], out: Tensor, dq: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
-        derivatives: Tensor, head_values: Tensor, ids: Saved, tensors: Saved, extent: Extent, seed: int,
+        derivatives: Tensor, head_values: Tensor, ids: Saved, tensors: Saved, extent: Extent, seed: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Write dq and delta; the sums for the parameters, and those of each distance."""
         tables, heads, count = self.tables, self.heads, self.tables.num_derivatives
@@ -302,7 +305,7 @@ class Plan:
 
     def _backward_dkdv(
         self, read: Inputs, strides: tuple[int, ...], dk: Tensor, dv: Tensor, lse: Tensor, delta: Tensor, table: Tensor,
-        head_values: Tensor, ids: Saved, extent: Extent, seed: int,
+        head_values: Tensor, ids: Saved, extent: Extent, seed: Tensor,
     ) -> None:  # fmt: skip
         kv_len, offset, first, _, stride, window = extent
         if self.uses_gluon:

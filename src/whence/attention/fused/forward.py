@@ -130,19 +130,22 @@ def forward_step(
         "sink_b",
         "sink_h",
         "sink_t",
-        "seed",
+        "SEED",
     ]
 )
 def forward_kernel(
     Q, Q_REST, K, K_REST, V, V_REST, OUT, OUT_REST, LSE, TABLE, SLOPE, Q_CLOCK, K_CLOCK, SINK, Q_SEGMENTS, K_SEGMENTS,
     SEGMENT_RANGES, MAX_DISTANCE, CONTENT, SLOTS, batch, heads, q_len, lse_stride, kv_len, q_offset, first_distance, window, table_stride, qk_scale, logit_scale,
-    sink_b, sink_h, sink_t, dropout, seed,
+    sink_b, sink_h, sink_t, dropout, SEED,
     GROUP_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, HAS_SCORE_SCALE: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SLOPE: tl.constexpr,
     CLOCK: tl.constexpr, HAS_SINK: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SEGMENTS: tl.constexpr, SKIP_BLOCKS: tl.constexpr, HAS_DROPOUT: tl.constexpr, INPUT_PRECISION: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
+    seed = 0
+    if HAS_DROPOUT:
+        seed = tl.load(SEED)
     Q, K, V, OUT = (Q, Q_REST), (K, K_REST), (V, V_REST), (OUT, OUT_REST)
     blocks = tl.cdiv(q_len, BLOCK_M)
     rank, place = place_program(

@@ -91,7 +91,7 @@ class Mask:
 
 @dataclass
 class Softmax:
-    """``seed`` is a scalar tensor for dropout, so that a compiled graph draws a new one in every call."""
+    """``seed`` is a scalar tensor on the device for dropout, so that compiled and captured graphs draw a new one in every call."""
 
     scale: float
     temperature: float

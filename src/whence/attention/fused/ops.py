@@ -80,7 +80,7 @@ class OperatorFacts:
         from whence.attention.fused import device_call
 
         key: list[Any] = [arguments[NUM_TENSORS:], call.q.device]
-        for x in arguments[: NUM_TENSORS - 1]:  # the seed is read as a number
+        for x in arguments[:NUM_TENSORS]:
             if x is None:
                 key.append(None)
             else:
@@ -180,7 +180,7 @@ def copy_into(target: Tensor, x: Tensor) -> Tensor:
 
 
 def _forward_shapes(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    require_one_device(*arguments[: NUM_TENSORS - 1])  # the seed is read as a number
+    require_one_device(*arguments[:NUM_TENSORS])
     call = FusedCall.unflatten(arguments)
     q, e = call.q, call.effects
     skips = call.mask.skip_blocks and (e.has_bias or e.slope is not None)

@@ -58,6 +58,11 @@ def effective_window(offset: int, window: int | None, q_len: int, kv_len: int) -
     return None if window is None or window > largest else window
 
 
+def draw_seed(device: torch.device) -> Tensor:
+    """A seed of dropout on the device: a captured CUDA graph draws another one in each replay."""
+    return torch.randint(2**31 - 1, (), dtype=torch.int64, device=device)
+
+
 def align(x: Tensor) -> Tensor:
     """x if kernels can read it in place, else a padded copy."""
     if is_aligned(x):

@@ -19,7 +19,7 @@ class PlannedAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, plan: Plan, extent: Extent, ids: TokenIds | None, seed: int, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor
+        ctx: Any, plan: Plan, extent: Extent, ids: TokenIds | None, seed: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor
     ) -> Tensor:  # fmt: skip
         out, *saved = plan.forward(q, k, v, tensors, extent, ids, seed, needs_gradient=True)
         rotated_q, rotated_k, *rest = saved
