@@ -6,8 +6,9 @@ import pytest
 import torch
 from kernel_cases import masks
 from reference_comparison import check_against_reference, perturb, random_inputs, run
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from whence import Alibi, Epar, KVCache, NoPosition, Position, PowerPrior, Rotary, T5Bias, attend
+from whence import Alibi, Cope, Epar, KVCache, NoPosition, Position, PowerPrior, Rotary, Shaw, T5Bias, attend
 from whence.attention.arguments import Arguments
 from whence.attention.fused import direct_launch, eager, packing, tile_configs
 from whence.position.rotary_scaling import Yarn
@@ -130,6 +131,30 @@ def test_launches_of_forward_backward_and_decode(plans):
     plans.clear()
     planned(None, q, k, v, backend="auto")  # torch's own kernel
     assert not plans
+
+
+class Operators(TorchDispatchMode):
+    """The names of the operators that are called inside."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("make", [lambda: Cope(16), lambda: Shaw(16), lambda: Epar(2, length="query")])
+def test_operators_of_a_call_without_a_plan(interpreted, make):
+    """Each is a kernel on a GPU: positions of tokens are one, and there is no table of distances where nothing reads it."""
+    position, (q, k, v, _) = make(), random_inputs(1, 2, 2, 16, 16, 16, 16)
+    attend(q, k, v, position=position, causal=True, backend="triton")
+    with Operators() as operators:
+        attend(q, k, v, position=position, causal=True, backend="triton")
+    ranges = sum(name.startswith("aten::arange") for name in operators.names)
+    assert ranges == (2 if position.length == "query" else 1)
+    assert "aten::full" not in operators.names and "aten::where.self" not in operators.names
 
 
 UNREAD = {"sink_b", "sink_h", "sink_t", "bias_grad_offset"}  # without a sink, and without two dense gradients

@@ -172,9 +172,11 @@ def attend_rows(call: Call, relative: RelativeTerms | None = None) -> Tensor:
     gated = gated_bias_table(position, q, unrotated_q, call.scale)
     if gated is not None:
         return gated_ops.gated_attention(q, k, v, gated, mask, softmax)
-    places = layout.q_positions.float()[..., None]
-    sink = evaluate(position, "sink", places, heads, layout.length_of, temperature=call.temperature)
-    if sink is not None:
+    sink = None
+    if "sink" in position.effects:
+        places = layout.q_positions.float()[..., None]
+        sink = evaluate(position, "sink", places, heads, layout.length_of, temperature=call.temperature)
+        assert sink is not None
         sink = sink[..., 0].transpose(0, 1).expand(batch, heads, q_len)
     if call.pair_function is None:
         slope = linear_bias.slope_for_kernels(call, skips_blocks=mask.skip_blocks)
@@ -252,10 +254,10 @@ def score_effects(
     heads, half_precision = q.shape[1], q.dtype != torch.float32
     assert layout.offset is not None
     first, end = distance_range(layout.offset, layout.causal, layout.window, q.shape[2], kv_len)
-    distance = torch.arange(first, end, device=q.device, dtype=torch.float32)
     score_scale = bias = parameters = None
     derivatives: tuple[ParameterGradient, ...] = ()
-    if slope is None:
+    if slope is None and position.effects & {"score_scale", "bias"}:
+        distance = torch.arange(first, end, device=q.device, dtype=torch.float32)
         tables = parameter_tables(position, distance, heads, kv_len)
         if tables is None:
             score_scale, bias = (
