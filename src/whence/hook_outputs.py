@@ -42,6 +42,10 @@ def call_on_tensors(subject: str, function: Callable[..., Any], *arguments: Any)
     except WhenceError:  # of a library function inside; it is precise already
         raise
     except (RuntimeError, ValueError, TypeError) as error:
+        if isinstance(error, TypeError) and "NoneType" in str(error) and arguments and arguments[-1] is None:
+            rule = "length is None for a mechanism that was built without one"
+            remedy = 'begin its __init__ with super().__init__(length="context", context=4096), or do not read length'
+            raise usage_error(subject, f"TypeError: {error}", rule, remedy) from error
         mixed = isinstance(error, RuntimeError) and any(text in str(error) for text in _MIXED_DTYPES)
         if not mixed and not any(text in str(error) for text in _READS_OF_VALUES):
             raise

@@ -202,3 +202,22 @@ def test_going_back_to_a_mark_gives_the_cache_back_to_its_layer():
         second(x, cache=cache)
     first(x, cache=cache)
     assert len(cache) == 6
+
+
+@pytest.mark.parametrize("capacity", [None, 8])
+def test_a_mark_belongs_to_its_cache(capacity):
+    torch.manual_seed(0)
+    layer = Attention(8, 2, Alibi(2), causal=True).requires_grad_(False)
+    x, y = torch.randn(2, 1, 6, 8)
+    cache = KVCache(capacity=capacity)
+    layer(x[:, :3], cache=cache)
+    mark = cache.mark()
+    other = copy.deepcopy(cache)
+    with pytest.raises(WhenceError, match=r"a mark of another cache.*call mark\(\) on this cache"):
+        other.restore(mark)
+    mark = other.mark()
+    layer(y[:, :1], cache=other)
+    other.restore(mark)
+    layer(x[:, 3:5], cache=cache)
+    layer(y[:, :2], cache=other)
+    torch.testing.assert_close(layer(x[:, 5:], cache=cache), layer(x)[:, 5:])

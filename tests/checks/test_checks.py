@@ -325,16 +325,6 @@ class ScoresOfTwoKeys(whence.Position):
         return rows.scores[..., :2]
 
 
-class LaterKeysAlone(whence.Position):
-    """Not finite before the query alone, and not a function of distances."""
-
-    def bias(self, distance, length):
-        return -torch.log1p(distance)
-
-    def rotate(self, q, k, q_positions, k_positions):
-        return q * (1 + q_positions[:, None, :, None].to(q.dtype)), k
-
-
 class CutsOff(whence.Position):
     def bias(self, distance, length):
         return torch.where(distance > 3, -torch.inf, 0.0).to(distance.dtype)
@@ -372,7 +362,7 @@ def test_what_is_wrong_is_named(wrong, named):
     ("wrong", "named", "hook", "remedy"),
     [
         (lambda: BranchesOnValues(), "shapes and dtypes of hook outputs", "BranchesOnValues.bias got Python code", "use torch.where"),
-        (lambda: HalfAngles(), "half precision", "HalfAngles.rotate", "compute angles in float32"),
+        (lambda: HalfAngles(), "half precision", "HalfAngles.rotate", "compute angles in torch.promote_types"),
         (lambda: Widening(), "half precision", "Widening.rotate", "return the dtype of the argument"),
         (lambda: WideningEmbedding(), "half precision", "WideningEmbedding.embed", "return the dtype"),
         (lambda: OwnPrecision(2), "half precision", "OwnPrecision.content", "convert parameters with .to"),
@@ -412,12 +402,38 @@ def test_a_mechanism_that_does_not_run_is_one_failure(wrong, named, remedy):
     assert named in failure and remedy in failure and any("the other" in line and "checks" in line for line in lines)
 
 
+class Misspelled(Bell):
+    """A second hook, whose name is wrong."""
+
+    def __init__(self, heads):
+        super().__init__(heads)
+        self.strength = torch.nn.Parameter(torch.ones(heads, 1))
+
+    def scorescale(self, distance, length):
+        return self.strength * torch.ones_like(distance)
+
+
+class NarrowClock(whence.Position):
+    def clock(self, x):
+        return -x[..., :2].abs().transpose(1, 2)
+
+
+@pytest.mark.parametrize("wrong, named, remedy", [
+    (Misspelled, "the output does not depend on parameter strength", "use it in a hook, or remove it"),
+    (lambda heads: NarrowClock(heads=heads), "it returned torch.float16 for torch.float16", "return torch.float32"),
+])  # fmt: skip
 @pytest.mark.usefixtures("without_compilation")
-def test_a_mechanism_that_runs_in_causal_attention_has_all_checks():
+def test_what_no_error_would_show_is_a_failure(wrong, named, remedy):
     with pytest.raises(whence.CheckFailed) as caught:
-        whence.check(LaterKeysAlone())
-    text = str(caught.value)
-    assert "is not finite at" in text and "FAILED   shift invariance" in text and "the other" not in text
+        whence.check(wrong(2))
+    assert any(named in line and remedy in line for line in str(caught.value).splitlines())
+
+
+@pytest.mark.usefixtures("without_compilation")
+def test_parameters_that_a_function_captures_are_no_error_of_the_check():
+    strength = torch.nn.Parameter(torch.tensor(0.5))
+    relative = whence.from_score_mod(lambda score, b, h, i, j: score - strength * (i - j).abs())
+    assert not whence.check(relative).failed
 
 
 def test_a_check_leaves_the_mechanism_and_the_random_numbers_alone():

@@ -119,7 +119,7 @@ def test_comparisons_that_remain_are_one_family(no_training, two_sided):
     assert notes[0] not in checked[0].about and notes[0] in checked[1].about
 
 
-@pytest.mark.parametrize(("seeds", "note"), [(1, "1 seed cannot decide"), (2, "2 seeds cannot decide"), (5, None)])
+@pytest.mark.parametrize(("seeds", "note"), [(1, "1 seed cannot decide"), (2, "2 seeds are too few"), (5, None)])
 def test_seeds_that_cannot_decide(seeds, note):
     study = dataclasses.replace(build_study(), seeds=tuple(range(seeds)))
     (checked,), notes = runner.check_studies([study])

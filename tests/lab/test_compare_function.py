@@ -53,7 +53,7 @@ def test_it_is_the_command_and_leaves_the_session_alone(tmp_path, monkeypatch, c
     assert all(len(arm["values"][study["split"]]) == 2 for arm in study["arms"])
     assert found.report.is_file() and [page.is_file() for page in found.study_reports] == [True]
     assert found.folder == tmp_path / "out" and (found.unfinished_runs, found.problems) == (0, [])
-    assert "2 seeds cannot decide" in found.notes[0]
+    assert "2 seeds are too few" in found.notes[0]
     for text in (study["verdict"], f"report: {found.report}", f"note: {found.notes[0]}"):
         assert text in str(found) and text in repr(found)
     assert "6 of 6" in capsys.readouterr().err

@@ -77,6 +77,18 @@ WRONG = {
         {"train_batch": lambda self, size, generator: Batch(self.draw(size).tokens, self.draw(size).targets.float())},
         r"train_batch got targets of torch.float32",
     ),
+    "GlobalDraw": (
+        {"train_batch": lambda self, size, generator: Batch(torch.randint(2, (size, 6)), torch.zeros(size).long())},
+        r"train_batch got other batches in a second call.*draw with the generator",
+    ),
+    "GlobalEvaluation": (
+        {"evaluation": lambda self, split: [Batch(torch.randint(2, (8, 6)), torch.zeros(8).long())]},
+        r"evaluation\('test'\) got other batches in a second call.*a fixed seed",
+    ),
+    "FloatMask": (
+        {"train_batch": lambda self, size, generator: Batch(self.draw(size).tokens, self.draw(size).targets, torch.ones(size, 6))},
+        r"train_batch got key_mask of torch.float32.*boolean mask",
+    ),
     "Unscored": (
         {"evaluation": lambda self, split: [Batch(self.draw(4).tokens, torch.full((4,), tasks.IGNORE_INDEX))]},
         r"evaluation\('test'\) got no target that is scored",

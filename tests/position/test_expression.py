@@ -252,5 +252,13 @@ def test_errors_of_own_classes_are_usage_errors(bell):
     ]
 
 
+def test_a_class_without_a_hook_is_refused(bell):
+    bell.write_text(
+        "import whence\n\nclass Forward(whence.Position):\n    def forward(self, distance):\n        return distance\n"
+    )
+    with pytest.raises(WhenceError, match=r"the class Forward, but it overrides no hook.*write one of .*bias"):
+        build_position("./bell.py:Forward", DIMS)
+
+
 def test_the_extrapolation_factor_covers_the_longest_evaluation():
     assert expression.EXTRAPOLATION_FACTOR >= 8

@@ -199,3 +199,21 @@ def test_of_two_bases_the_first_decides(first):
     bases = (Double, Alibi) if first else (Alibi, Double)
     mixed = type("Mixed", bases, {})(2)
     assert (mixed.bias_slope() is None) == first
+
+
+@pytest.mark.parametrize("name", ["heads", "length", "context", "relative", "parts", "decays", "effects"])
+def test_a_module_cannot_take_the_name_of_an_attribute(name):
+    with pytest.raises(WhenceError, match=rf"{name} is an attribute of every Position; .*own_{name}"):
+        setattr(Position(), name, torch.nn.Linear(1, 1))
+
+
+def test_a_length_that_is_missing_is_named():
+    class Relative(Position):
+        def bias(self, distance, length):
+            return distance / length
+
+    q = torch.zeros(1, 1, 3, 2)
+    with pytest.raises(
+        WhenceError, match=r"Relative\.bias got TypeError.*length is None.*super\(\)\.__init__\(length="
+    ):
+        attend(q, q, q, position=Relative())

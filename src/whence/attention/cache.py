@@ -70,6 +70,7 @@ class KVCache:
         self._prefilled = False  # every slot of a preallocated store has the position and the masks of a plain token
         self._rollbacks: list[tuple[int, int]] = []  # (number of the rollback, tokens left), both increasing
         self._num_rollbacks = 0  # rollbacks so far
+        self._owner = object()  # by which a mark knows its cache; a copy has another
         self._layer: int | None = (
             None  # the id of the layer whose tokens it holds; None in a copy, which may go with a copied layer
         )
@@ -204,14 +205,21 @@ class KVCache:
 
     def mark(self) -> dict[str, Any]:
         """The state that ``restore`` returns to. Nothing is copied."""
-        return {**self.state(), "_num_rollbacks": self._num_rollbacks}
+        return {**self.state(), "_num_rollbacks": self._num_rollbacks, "_owner": self._owner}
 
     def restore(self, mark: dict[str, Any]) -> None:
-        """Undo everything since the mark.
+        """Undo everything since the mark of this cache.
 
-        Raises if a preallocated cache was rolled back to fewer tokens than at the mark, because later tokens may have
+        Raises for the mark of another cache, a copy included. Raises if a preallocated cache was rolled back to fewer tokens than at the mark, because later tokens may have
         overwritten those of the mark.
         """
+        if mark["_owner"] is not self._owner:
+            raise usage_error(
+                "KVCache.restore(mark)",
+                "a mark of another cache",
+                "a mark points to the tokens of its own cache, and a copy has tokens of its own",
+                "call mark() on this cache",
+            )
         least = min(
             (left for number, left in self._rollbacks if number > mark["_num_rollbacks"]), default=mark["_used"]
         )
@@ -222,7 +230,7 @@ class KVCache:
                 "a preallocated cache overwrites what it rolled back",
                 "restore before rolling back further, or use KVCache()",
             )
-        self.undo({name: value for name, value in mark.items() if name != "_num_rollbacks"})
+        self.undo({name: mark[name] for name in STATE_ATTRIBUTES})
         self._note_rollback()
 
     def state(self) -> dict[str, Any]:
@@ -242,7 +250,7 @@ class KVCache:
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_layer": None}
+        return {**vars(self), "_layer": None, "_owner": object()}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KVCache:
         return self.__copy__()  # torch's own deep copy refuses tensors that have a gradient function

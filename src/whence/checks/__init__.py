@@ -56,7 +56,7 @@ CHECKS: dict[str, Check] = {
     "deterministic hooks": Check(hooks.determinism, "keep no state between calls"),
     "half precision": Check(
         hooks.half_precision,
-        "compute angles in float32 or better, convert parameters with .to(q.dtype), and return the dtype of the argument",
+        "compute angles in torch.promote_types(q.dtype, torch.float32), convert parameters with .to(q.dtype), and return the dtype of the argument",
     ),
     "no in-place changes of arguments": Check(
         hooks.in_place, "compute a new tensor, without methods that end in _ or assignments to slices"
@@ -64,10 +64,12 @@ CHECKS: dict[str, Check] = {
     "steps of a clock": Check(hooks.clock_steps, "compute the step of a token from that token of x alone"),
     "distances up to 4096": Check(hooks.far_distances, "compute each output from its own distance alone"),
     "gradients against finite differences": Check(
-        layers.gradients, "compute with torch operations on the parameters, without .detach(), .data or .item()"
+        layers.gradients,
+        "compute with torch operations on the parameters, without .detach(), .data, .item() or .float(), which rounds float64",
     ),
     "forward-mode derivatives": Check(
-        layers.forward_mode, "use torch operations, or give your torch.autograd.Function a correct jvp"
+        layers.forward_mode,
+        "use torch operations without .float(), which rounds float64, or give your torch.autograd.Function a correct jvp",
     ),
     "parameter_gradients and other optional methods": Check(
         hooks.parameter_gradients, "correct the optional methods, or leave them out"

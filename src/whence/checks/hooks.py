@@ -105,8 +105,8 @@ def _evaluate_at(fixture: Fixture, part: Position, hook: str, places: Tensor) ->
             remedy += ", or set causal_only = True"
         elif bool(torch.isneginf(out).any()):
             remedy += "; hide keys with attend(window=...), or return a large negative number such as -1e4"
-        # every other check would repeat it; negative distances occur in few of them
-        stop = bool((~finite & (places >= 0) & (places < TOKENS)).any())
+        # other checks would repeat it, without its remedy
+        stop = bool((places[~finite].abs() < TOKENS).any())
         raise Failure(f"it is not finite at {where}", hook=name, remedy=remedy, stop=stop)
     return out
 
@@ -153,7 +153,10 @@ def _check_dtype(
             ) from error
         for tensor in out if isinstance(out, tuple) else (out,):
             if isinstance(tensor, Tensor) and tensor.dtype != wanted_dtype:
-                raise Failure(f"with parameters of {own} it returned {tensor.dtype} for {dtype}", hook=name)
+                remedy = f"return {wanted_dtype}: a clock needs at least float32" if hook == "clock" else None
+                raise Failure(
+                    f"with parameters of {own} it returned {tensor.dtype} for {dtype}", hook=name, remedy=remedy
+                )
         outputs.append((positions, arguments, out))
     if hook in ("content_bias", "value_bias"):
         return

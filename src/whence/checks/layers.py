@@ -30,9 +30,19 @@ def gradients(fixture: Fixture) -> None:
     x = fixture.x[:1, :4].clone()
     _check_gradients({"the input x": x.clone().requires_grad_(True)}, fixture.run, fast=True)
     if named_parameters:
+        _require_use(fixture, named_parameters)
         large = sum(p.numel() for p in named_parameters.values()) > 256
         named: dict[str, Tensor] = {f"parameter {name}": p for name, p in named_parameters.items()}
         _check_gradients(named, lambda *_: fixture.run(x), fast=large)
+
+
+def _require_use(fixture: Fixture, named_parameters: dict[str, Tensor]) -> None:
+    """Refuse a parameter on which the output does not depend, such as one of a hook whose name is misspelled."""
+    out = fixture.run(fixture.x)
+    gradients = torch.autograd.grad(out.sum(), list(named_parameters.values()), allow_unused=True)
+    unused = [name for name, gradient in zip(named_parameters, gradients, strict=True) if gradient is None]
+    if unused:
+        raise Failure(f"the output does not depend on parameter {unused[0]}", remedy="use it in a hook, or remove it")
 
 
 def _check_gradients(inputs: dict[str, Tensor], run: Callable[..., Tensor], *, fast: bool) -> None:
@@ -260,7 +270,7 @@ def head_slices(fixture: Fixture) -> None:
             outs.append(attend(*tensors, position=part, clock=clock, q_input=q_input, causal=True, backend="reference"))
         out = torch.cat(outs, 1)
         leaves = list(named_parameters.values())
-        if out.requires_grad:
+        if leaves and out.requires_grad:
             gradients = torch.autograd.grad(out.square().sum(), leaves, materialize_grads=True)
         else:  # hooks that do not use the parameters
             gradients = tuple(torch.zeros_like(p) for p in leaves)

@@ -106,6 +106,14 @@ def describe_option_error(error: Any) -> str:
     unknown = re.match(r"No such command '(.*?)'", message)
     if unknown and unknown[1] in SOUGHT:
         return str(usage_error("whence", repr(unknown[1]), "there is no such command", SOUGHT[unknown[1]]))
+    option = re.match(r"No such option: --([\w-]+)", message)
+    if option and context is not None and any(one.name == "setting" for one in context.command.params):
+        from whence.lab.settings import BUDGET_SETTINGS, MODEL_SETTINGS
+
+        name = option[1].replace("-", "_")
+        if name in (*MODEL_SETTINGS, *BUDGET_SETTINGS):
+            rule = f"{name} is a setting of the {'model' if name in MODEL_SETTINGS else 'training'} without an option"
+            return str(usage_error(command, f"--{option[1]}", rule, f"write --set {name}=..."))
     extra = re.fullmatch(r"Got unexpected extra argument\S* \((.*)\)", message)
     if extra is None or context is None:
         return f"{message}; {command} --help lists the options."

@@ -176,8 +176,8 @@ def describe_seeds(studies: Sequence[Study], plans: Sequence[AnalysisPlan]) -> s
     seeds = max(len(study.seeds) for study in studies)
     if seeds == 1:
         return f"1 seed cannot decide: it has no variance. {enough} seeds would do."
-    rule = f"even a difference of {LARGE_DIFFERENCE:g} standard deviations may not be claimed"
-    return f"{seeds} seeds cannot decide: {rule}. {enough} seeds would do."
+    rule = f"even a difference of {LARGE_DIFFERENCE:g} standard deviations is claimed in less than {100 * POWER:g} % of comparisons"
+    return f"{seeds} seeds are too few: {rule}. {enough} seeds would do."
 
 
 def find_deciding_seeds(arms: int, family: str, level: float, first: int = 2) -> int:

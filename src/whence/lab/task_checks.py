@@ -9,6 +9,7 @@ from whence.lab.study import Study
 from whence.lab.study_labels import label_task
 from whence.lab.tasks import IGNORE_INDEX, Batch, Task
 from whence.lab.tasks.metrics import BINARY_METRICS, CLASSIFICATION_METRICS
+from whence.plugins import is_reference
 
 #: kinds of tasks whose model is built from whence.models
 KINDS = ("classify", "lm", "retrieve")
@@ -27,6 +28,8 @@ def read_batches(study: Study, task: Task) -> dict[str, list[Batch]]:
     size = study.budget.batch_size
     first = next(iter(task.epoch(size, draw)), None) if in_epochs else task.train_batch(size, draw)
     found = {TRAINING: [require_batch(subject, source, first)]}
+    if is_reference(study.task) and not in_epochs:
+        require_repeatable(subject, found[TRAINING], [task.train_batch(size, torch.Generator().manual_seed(0))], source)
     for split in task.splits():
         where, own = f"evaluation({split!r})", task.evaluation(split)
         if not isinstance(own, list | tuple) or not own:
@@ -34,6 +37,8 @@ def read_batches(study: Study, task: Task) -> dict[str, list[Batch]]:
             rule = "every split is a list of at least one Batch"
             raise usage_error(f"{subject}, {where}", got, rule, "return such a list")
         found[split] = [require_batch(subject, where, batch) for batch in own]
+        if is_reference(study.task):
+            require_repeatable(subject, found[split], list(task.evaluation(split)), where)
     if has_own_model(task) or any(name in arm for name in MODEL_SETTINGS for arm in _model_settings(study)):
         return found
     for name, batches in found.items():
@@ -93,6 +98,18 @@ def require_batch(subject: str, where: str, batch: object) -> Batch:
     return batch
 
 
+def require_repeatable(subject: str, batches: list[Batch], again: list[Batch], where: str) -> None:
+    """Require equal batches from two equal calls of a user's task: all arms with a seed have the same data."""
+    same = len(batches) == len(again) and all(
+        torch.equal(one.tokens, other.tokens) and torch.equal(one.targets, other.targets)
+        for one, other in zip(batches, again, strict=True)
+    )
+    if not same:
+        rule = "arms with the same seed train and are evaluated on the same data"
+        remedy = "draw with the generator of train_batch, and in an evaluation with one of a fixed seed"
+        raise usage_error(f"{subject}, {where}", "other batches in a second call", rule, remedy)
+
+
 def require_contents(where: str, task: Task, batch: Batch) -> None:
     """Require tokens and targets that the model of the task's kind can take."""
     for name, tensor, types in (
@@ -104,6 +121,11 @@ def require_contents(where: str, task: Task, batch: Batch) -> None:
     if batch.tokens.ndim != 2:
         got = f"tokens of shape {list(batch.tokens.shape)}"
         raise usage_error(where, got, "tokens have the shape [B, T]", "return rows of tokens")
+    mask = batch.key_mask
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != batch.tokens.shape):
+        got = f"key_mask of {mask.dtype} and shape {list(mask.shape)}"
+        rule = f"key_mask is True for real tokens, in the shape of tokens, {list(batch.tokens.shape)}"
+        raise usage_error(where, got, rule, "return a boolean mask, such as tokens != 0")
     rows, length = batch.tokens.shape
     shape, kind = ([rows], "[B]") if task.kind == "classify" else ([rows, length], "[B, T]")
     if list(batch.targets.shape) != shape:

@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 LENGTHS = ("context", "query", "sequence")
 
 
+#: attributes that the constructor sets
+SETTINGS = ("heads", "length", "context")
+
+
 class Position(nn.Module):
     """How position changes attention. Subclass it, override hooks, and run ``whence.check`` on an instance.
 
@@ -129,6 +133,13 @@ class Position(nn.Module):
                 f"{name} is a hook, and an instance cannot replace a hook of its class",
                 f"write a subclass with a method {name}, or give the attribute another name",
             )
+        if isinstance(value, nn.Module | nn.Parameter) and (hasattr(Position, name) or name in SETTINGS):
+            raise usage_error(
+                f"{type(self).__name__}.{name} = ...",
+                f"a {type(value).__name__}",
+                f"{name} is an attribute of every Position",
+                f"give the attribute another name, such as own_{name}",
+            )
         if isinstance(value, nn.Module | nn.Parameter) and "_parameters" not in self.__dict__:
             require_initialized(self)  # torch's own error does not name the class
         super().__setattr__(name, value)
@@ -140,7 +151,7 @@ class Position(nn.Module):
     # --- hooks: without an override they have no effect -----------------------------------------------------------------
 
     def embed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Change the layer input x ``[B, T, embed_dim]`` at positions ``[B or 1, T]``."""
+        """Change the layer input x ``[B, T, embed_dim]`` at positions ``[B or 1, T]``, which may be negative for padded tokens."""
         return x
 
     def rotate(self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:

@@ -32,7 +32,8 @@ from whence import plugins
 from whence.errors import WhenceError, usage_error
 from whence.plugin_sources import hash_source_file
 from whence.position import catalogue
-from whence.position.base import Position
+from whence.position.base import Position, is_built_in
+from whence.position.hooks import HOOKS
 from whence.position.score_mod import from_score_mod
 from whence.position.sum import Sum
 from whence.validation import format_value
@@ -319,6 +320,14 @@ def _require_parameters(factory: Any, name: str, arguments: Mapping[str, Any], s
             )
 
 
+def _require_effect(subject: str, position: object) -> None:
+    """Refuse a mechanism of the user that changes nothing, which a comparison would find equivalent to no position."""
+    if isinstance(position, Position) and not position.effects and not is_built_in(position):
+        name = type(position).__name__
+        rule = "it overrides no hook, so it changes nothing"
+        raise usage_error(subject, f"the class {name}", rule, f"write one of {', '.join(HOOKS)}, or use NoPosition()")
+
+
 def _build_term(term: Term, dims: ModelDims, subject: str) -> Position:
     if is_score_mod(term.factory):
         return from_score_mod(term.factory)
@@ -375,7 +384,9 @@ def _construct(term: Term, arguments: Mapping[str, Any], subject: str) -> Any:
             f"write {term.name}({', '.join(f'{name}=...' for name in missing)})",
         )
     try:
-        return term.factory(**arguments)
+        position = term.factory(**arguments)
+        _require_effect(subject, position)
+        return position
     except WhenceError:
         raise
     except Exception as error:  # the constructor of a user's class may raise anything

@@ -36,7 +36,8 @@ class Rows:
         values: ``[B, G, S, E]``; ``v`` repeats grouped heads.
         q_input: ``[B, T, embed_dim]``, the layer input of the query rows, for a mechanism with ``reads_input = True``.
 
-    Properties: ``distance`` ``[B or 1, T, S]``, ``unrotated_q`` ``[B, H, T, D]``, ``unrotated_k`` ``[B, H, S, D]``, and ``v``
+    Properties: ``distance`` ``[B or 1, T, S]`` in the dtype of the positions, which are whole numbers unless fractions are passed; compute
+    with ``distance.to(scores.dtype)`` and look up a table with ``distance.long()``. ``unrotated_q`` ``[B, H, T, D]``, ``unrotated_k`` ``[B, H, S, D]``, and ``v``
     ``[B, H, S, E]``.
     """
 
@@ -54,7 +55,7 @@ class Rows:
 
     @property
     def distance(self) -> Tensor:
-        """Query position minus key position, ``[B or 1, T, S]``."""
+        """Query position minus key position, ``[B or 1, T, S]``, in the dtype of the positions."""
         return self.q_positions[:, :, None] - self.k_positions[:, None, :]
 
     @property
