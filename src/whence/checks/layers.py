@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -36,7 +36,7 @@ def gradients(fixture: Fixture) -> None:
         _check_gradients(named, lambda *_: fixture.run(x), fast=large)
 
 
-def _require_use(fixture: Fixture, named_parameters: dict[str, Tensor]) -> None:
+def _require_use(fixture: Fixture, named_parameters: Mapping[str, Tensor]) -> None:
     """Refuse a parameter on which the output does not depend, such as one of a hook whose name is misspelled."""
     out = fixture.run(fixture.x)
     gradients = torch.autograd.grad(out.sum(), list(named_parameters.values()), allow_unused=True)
