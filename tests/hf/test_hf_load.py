@@ -132,6 +132,16 @@ def test_a_checkpoint_with_missing_weights_raises(tmp_path):
         hf.load(tmp_path / "mine")
 
 
+def test_damaged_files_are_one_sentence(tmp_path):
+    save(tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    (tmp_path / "fake.gguf").write_bytes(b"no GGUF file")
+    for name in ("model", "fake.gguf"):
+        with pytest.raises(whence.WhenceError, match=r"got files that cannot be loaded \(\w+Error: .*download or convert"):
+            hf.load(tmp_path / name)
+
+
 def test_a_wheel_without_a_model_raises(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.whl", "w") as packed:
         packed.writestr("a/__init__.py", "")

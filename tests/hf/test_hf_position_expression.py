@@ -78,3 +78,16 @@ def test_sizes_are_those_of_the_text_config():
     dims = model_dims(tiny("gemma3"))
     assert (dims.heads, dims.head_dim, dims.embed_dim, dims.context) == (4, 8, 32, 256)
     assert model_dims(tiny("gpt2")).context == 256
+
+
+def test_random_initial_values_of_a_text_are_those_of_every_process():
+    """A command that attaches a text resumes the records of the same model."""
+    model = tiny("llama")
+    outputs = []
+    for seed in range(2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        with hf.attach(model, "T5Bias(std=1.0)"):
+            outputs.append(logits(model))
+        assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(*outputs)

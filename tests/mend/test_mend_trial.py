@@ -61,6 +61,19 @@ def done(tmp_path_factory):
     return trial
 
 
+def test_a_cure_that_does_not_know_the_family_is_named_and_the_others_are_judged(tmp_path, monkeypatch):
+    def fail(self, model):
+        raise KeyError("hidden_states")
+
+    monkeypatch.setattr(LogN, "apply", fail)
+    monkeypatch.setattr("whence.mend.cure.find_user_frame", lambda error: None)  # the fault is in this test's file
+    trial = small_trial(tmp_path)
+    trial.run(CURES)
+    findings = collect_trial(trial.folder)
+    (unusable,) = findings["unavailable"]
+    assert unusable["name"] == LogN(trained=16).name and "failed on this model with KeyError" in unusable["reason"]
+
+
 def test_halves_and_rounds_share_no_item(done):
     halves = {}
     for path in done.folder.glob("answers-*.json"):

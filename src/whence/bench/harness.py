@@ -236,16 +236,16 @@ def named_task(text: str) -> list[BenchTask]:
         manager = TaskManager(include_defaults=not is_file)  # the index of the harness's tasks takes seconds
         try:
             loaded = manager.load([str(path) if is_file else text])["tasks"]
-        except KeyError:
-            raise usage_error(
-                "whence bench --task",
-                text,
-                "it must be a name of lm-evaluation-harness or a YAML file",
-                "list the names with: lm-eval ls tasks",
-            ) from None
         except WhenceError:
             raise
         except Exception as error:
+            if isinstance(error, KeyError) and not is_file:
+                raise usage_error(
+                    "whence bench --task",
+                    text,
+                    "it must be a name of lm-evaluation-harness or a YAML file",
+                    "list the names with: lm-eval ls tasks",
+                ) from None
             raise usage_error(
                 "whence bench --task",
                 f"{text}, which cannot be loaded ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",

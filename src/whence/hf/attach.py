@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -142,7 +143,7 @@ def attach(
     attachment = Attachment(subject, model)
     model = unwrap_peft(model)
     try:
-        source = build_position(position, model_dims(model)) if isinstance(position, str) else position
+        source = build_repeatably(position, model_dims(model)) if isinstance(position, str) else position
         modules = select_layers(subject, model, find_attention_layers(subject, model), layers)
         attachment.insert(modules, source, keep_rotary)
         _find_rotation(subject, model, modules, attachment, keep_rotary)
@@ -153,6 +154,13 @@ def attach(
         attachment.detach()
         raise
     return attachment
+
+
+def build_repeatably(text: str, dims: ModelDims) -> Position:
+    """The mechanism of a text with the same random initial values in every process, so that an interrupted command resumes."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build_position(text, dims)
 
 
 def model_dims(model: Any) -> ModelDims:

@@ -81,9 +81,16 @@ def load_named(
 ) -> tuple[LoadedModel, str]:
     """The model of ``load``, and the name or folder that it was loaded from. ``subject`` begins the error texts."""
     transformers = require_package("transformers", subject, "hf")
+    from safetensors import SafetensorError
+
     from whence.hf import causal_lm  # noqa: F401  # registers the decoder of whence.models
 
-    source = _resolve_source(subject, name)
+    try:
+        source = _resolve_source(subject, name)
+    except WhenceError:
+        raise
+    except (ValueError, RuntimeError) as error:
+        raise _damaged(subject, error) from error
     hub_options: dict[str, Any] = {}
     commit: str | None = None
     if revision is not None:
@@ -112,6 +119,8 @@ def load_named(
             "a model is smollm2, a folder written by save_pretrained, a GGUF file or a name on the hub",
             "pass one of these",
         ) from error
+    except (RuntimeError, SafetensorError) as error:
+        raise _damaged(subject, error) from error
     if commit is not None:
         model.config._commit_hash = commit  # transformers sets it only for a name; records contain it
     if missing := sorted(loading_info["missing_keys"]):
@@ -179,6 +188,13 @@ def _model_class(subject: str, transformers: Any, source: str, **hub_options: An
         "load takes causal language models, and multimodal models that contain one",
         "use a model such as llama, qwen3 or gpt2",
     )
+
+
+def _damaged(subject: str, error: Exception) -> WhenceError:
+    """The error for files that cannot be read or do not fit together."""
+    reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0].rstrip('.:')}"
+    rule = "the weights must be complete and fit config.json"
+    return usage_error(subject, f"files that cannot be loaded ({reason})", rule, "download or convert the model again")
 
 
 def _resolve_source(subject: str, name: str | Path) -> str:

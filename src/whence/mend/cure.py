@@ -18,6 +18,7 @@ from whence.hf.edits import AttentionEdit
 from whence.hf.intervene import intervene
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
+from whence.user_code import find_user_frame
 
 
 class Cure(ABC):
@@ -98,9 +99,19 @@ class Cure(ABC):
                 return None
         except WhenceError as error:
             return str(error)
+        except Exception as error:  # of a family whose modules differ from those that the cure knows
+            if find_user_frame(error) is not None:
+                raise
+            return describe_failure(error)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+
+
+def describe_failure(error: Exception) -> str:
+    """Why a cure failed that does not know this family of models."""
+    text = " ".join(str(error).split())[:200].rstrip(".")
+    return f"it failed on this model with {type(error).__name__}: {text}"
 
 
 def number_of_layers(model: Any) -> int:

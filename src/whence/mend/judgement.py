@@ -199,6 +199,8 @@ def judge(plan: TrialPlan, judged: Mapping[str, ByTask]) -> PairedComparison | N
     if len(judged) < 2:
         return None
     values = {label: item_values(plan, by_task) for label, by_task in judged.items()}
+    if not all(values.values()):  # a round without an item
+        return None
     rounds = [split_rounds(split_items(spec.items, plan.seed)[1], plan.rounds) for spec in plan.tasks]
     counts = [sum(len(own[number]) for own in rounds) for number in range(plan.rounds)]
     looks = [sum(counts[: number + 1]) for number in range(plan.rounds) if counts[number]]

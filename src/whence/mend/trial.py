@@ -18,7 +18,7 @@ from typing import Any
 from whence import records
 from whence.errors import WhenceError, usage_error
 from whence.mend import costs, measurement
-from whence.mend.cure import Cure
+from whence.mend.cure import Cure, describe_failure
 from whence.mend.protocol import Intervention, identify_intervention
 from whence.mend.trial_plan import BEST_SLOT_ITEMS, JUDGE, SEARCH, TrialPlan, split_items, split_rounds
 from whence.probe import run_folder
@@ -27,6 +27,7 @@ from whence.probe.measurement import describe_condition, judge_choice
 from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks import ProbeTask, Prompt
 from whence.probe.tasks.task import is_correct
+from whence.user_code import find_user_frame
 
 UNTOUCHED = "untouched"
 PLAN = "trial.json"
@@ -44,6 +45,10 @@ def _refusals() -> Iterator[None]:
         yield
     except WhenceError as error:
         raise Refusal(str(error)) from error
+    except Exception as error:  # of a family whose modules differ from those that the cure knows
+        if isinstance(error, OSError) or find_user_frame(error) is not None:
+            raise
+        raise Refusal(describe_failure(error)) from error
 
 
 #: called after each record: number done, total, description of the last one, whether it was read from disk
@@ -385,3 +390,7 @@ def _unavailable(cure: Intervention, lm: ProbedModel) -> str | None:
             return None
     except WhenceError as error:
         return str(error)
+    except Exception as error:
+        if find_user_frame(error) is not None:
+            raise
+        return describe_failure(error)

@@ -31,8 +31,9 @@ class Rows:
         k_positions: ``[B or 1, S]``.
         visible: ``[B or 1, H or 1, T, S]``, bool: whether the query sees the key.
         scale: the factor of ``q.k`` in ``scores``.
-        projected_q: ``[B, H, T, D]``, before rotation; None if nothing rotated q. ``unrotated_q`` is right in both cases.
-        projected_k: ``[B, G, S, D]``, before rotation; None if nothing rotated k. ``unrotated_k`` is right in both cases.
+        projected_q: ``[B, H, T, D]``, before rotation; None if no part of the position rotated q. ``unrotated_q`` is right in both cases, but
+            a Hugging Face model that rotates itself passes rotated queries and keys.
+        projected_k: ``[B, G, S, D]``, before rotation; None if no part of the position rotated k. ``unrotated_k`` as ``unrotated_q``.
         values: ``[B, G, S, E]``; ``v`` repeats grouped heads.
         q_input: ``[B, T, embed_dim]``, the layer input of the query rows, for a mechanism with ``reads_input = True``.
 
