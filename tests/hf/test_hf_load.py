@@ -138,7 +138,9 @@ def test_damaged_files_are_one_sentence(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-100])
     (tmp_path / "fake.gguf").write_bytes(b"no GGUF file")
     for name in ("model", "fake.gguf"):
-        with pytest.raises(whence.WhenceError, match=r"got files that cannot be loaded \(\w+Error: .*download or convert"):
+        with pytest.raises(
+            whence.WhenceError, match=r"got files that cannot be loaded \(\w+Error: .*download or convert"
+        ):
             hf.load(tmp_path / name)
 
 

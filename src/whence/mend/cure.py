@@ -20,6 +20,9 @@ from whence.probe.probed_model import ProbedModel
 from whence.probe.tasks.task import Prompt
 from whence.user_code import find_user_frame
 
+#: errors of a cure on a family of models whose modules differ from those that it knows
+FAMILY_ERRORS = (AttributeError, IndexError, KeyError, RuntimeError, TypeError)
+
 
 class Cure(ABC):
     """The base class. Settings are the constructor's arguments, each kept in an attribute of the same name.
@@ -99,7 +102,7 @@ class Cure(ABC):
                 return None
         except WhenceError as error:
             return str(error)
-        except Exception as error:  # of a family whose modules differ from those that the cure knows
+        except FAMILY_ERRORS as error:
             if find_user_frame(error) is not None:
                 raise
             return describe_failure(error)

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from whence import records
 from whence.errors import WhenceError, usage_error
 from whence.mend import costs, measurement
-from whence.mend.cure import Cure, describe_failure
+from whence.mend.cure import FAMILY_ERRORS, Cure, describe_failure
 from whence.mend.protocol import Intervention, identify_intervention
 from whence.mend.trial_plan import BEST_SLOT_ITEMS, JUDGE, SEARCH, TrialPlan, split_items, split_rounds
 from whence.probe import run_folder
@@ -45,8 +47,8 @@ def _refusals() -> Iterator[None]:
         yield
     except WhenceError as error:
         raise Refusal(str(error)) from error
-    except Exception as error:  # of a family whose modules differ from those that the cure knows
-        if isinstance(error, OSError) or find_user_frame(error) is not None:
+    except FAMILY_ERRORS as error:
+        if isinstance(error, torch.OutOfMemoryError) or find_user_frame(error) is not None:
             raise
         raise Refusal(describe_failure(error)) from error
 
@@ -390,7 +392,7 @@ def _unavailable(cure: Intervention, lm: ProbedModel) -> str | None:
             return None
     except WhenceError as error:
         return str(error)
-    except Exception as error:
+    except FAMILY_ERRORS as error:
         if find_user_frame(error) is not None:
             raise
         return describe_failure(error)
