@@ -143,7 +143,7 @@ def attach(
     attachment = Attachment(subject, model)
     model = unwrap_peft(model)
     try:
-        source = build_repeatably(position, model_dims(model)) if isinstance(position, str) else position
+        source = build_with_fixed_seed(position, model_dims(model)) if isinstance(position, str) else position
         modules = select_layers(subject, model, find_attention_layers(subject, model), layers)
         attachment.insert(modules, source, keep_rotary)
         _find_rotation(subject, model, modules, attachment, keep_rotary)
@@ -156,7 +156,7 @@ def attach(
     return attachment
 
 
-def build_repeatably(text: str, dims: ModelDims) -> Position:
+def build_with_fixed_seed(text: str, dims: ModelDims) -> Position:
     """The mechanism of a text with the same random initial values in every process, so that an interrupted command resumes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

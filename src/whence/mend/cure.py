@@ -97,18 +97,23 @@ class Cure(ABC):
 
     def unavailable(self, model: Any) -> str | None:
         """Why the cure cannot be applied to a model, in one sentence; None if it can."""
-        try:
-            with self.apply(model):
-                return None
-        except WhenceError as error:
-            return str(error)
-        except FAMILY_ERRORS as error:
-            if find_user_frame(error) is not None:
-                raise
-            return describe_failure(error)
+        return why_unavailable(self, model)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+
+
+def why_unavailable(cure: Any, model: Any) -> str | None:
+    """Why an intervention cannot be applied to a model, in one sentence; None if it can. An error of the user's code is raised."""
+    try:
+        with cure.apply(model):
+            return None
+    except WhenceError as error:
+        return str(error)
+    except FAMILY_ERRORS as error:
+        if find_user_frame(error) is not None:
+            raise
+        return describe_failure(error)
 
 
 def describe_failure(error: Exception) -> str:

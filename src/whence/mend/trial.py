@@ -20,7 +20,7 @@ import torch
 from whence import records
 from whence.errors import WhenceError, usage_error
 from whence.mend import costs, measurement
-from whence.mend.cure import FAMILY_ERRORS, Cure, describe_failure
+from whence.mend.cure import FAMILY_ERRORS, Cure, describe_failure, why_unavailable
 from whence.mend.protocol import Intervention, identify_intervention
 from whence.mend.trial_plan import BEST_SLOT_ITEMS, JUDGE, SEARCH, TrialPlan, split_items, split_rounds
 from whence.probe import run_folder
@@ -226,7 +226,7 @@ class Trial:
 
     def _find_obstacle(self, cure: Intervention) -> str | None:
         """Why a cure cannot be applied to the model; None if it can."""
-        return cure.unavailable(self.lm.model) if isinstance(cure, Cure) else _unavailable(cure, self.lm)
+        return cure.unavailable(self.lm.model) if isinstance(cure, Cure) else why_unavailable(cure, self.lm.model)
 
     def _search(self, cure: Intervention, label: str, chosen: dict[str, Intervention]) -> tuple[str, bool]:
         """Choose the settings of a cure, or take those of its record, and measure its costs."""
@@ -384,15 +384,3 @@ def with_settings(cure: Intervention, settings: dict[str, Any]) -> Intervention:
 
 def _identity(cure: Intervention | None) -> dict[str, Any] | None:
     return None if cure is None else identify_intervention(cure)
-
-
-def _unavailable(cure: Intervention, lm: ProbedModel) -> str | None:
-    try:
-        with cure.apply(lm.model):
-            return None
-    except WhenceError as error:
-        return str(error)
-    except FAMILY_ERRORS as error:
-        if find_user_frame(error) is not None:
-            raise
-        return describe_failure(error)
