@@ -200,3 +200,12 @@ def test_combinations_are_in_the_order_of_the_values():
 def test_wrong_sweeps_are_named(call, message):
     with pytest.raises(WhenceError, match=message):
         call()
+
+
+def test_a_comparison_keeps_the_problems_and_notes_of_its_sweep(tmp_path):
+    from whence.cli.run import run_studies
+
+    results = {"problems": ["a try diverged"], "notes": ["an arm is left out"]}
+    run_studies([build_study()], tmp_path, 1, None, results=results)
+    assert results["problems"] == ["a try diverged"] and results["notes"] == ["an arm is left out"]
+    assert results["studies"] and results["unfinished_runs"] == 0
